@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// The database file: opening it safely, one transaction per round, typed reads and writes.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "db/rows.h"
+
+namespace muse::db {
+
+/// The file cannot be used: missing, a folder, foreign, newer, corrupt, read-only, locked, disk full.
+/// what() says which file, what is wrong and what to do.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+inline constexpr int kApplicationId = 0x4D555345;  // "MUSE"
+inline constexpr int kSchemaVersion = 1;
+
+enum class Open { kRead, kWrite, kCreate };
+
+class Store {
+ public:
+  /// kRead never writes (no journal, no lock file). kWrite and kCreate hold the side lock FILE.lock
+  /// only during a transaction. kCreate makes the file where it is missing. Throws Error.
+  static Store open(const std::filesystem::path& file, Open how);
+  Store(Store&&) noexcept;
+  Store& operator=(Store&&) noexcept;
+  ~Store();
+
+  /// BEGIN IMMEDIATE under the side lock, body, COMMIT; rolled back and rethrown on an exception.
+  void transaction(const std::function<void()>& body);
+
+  // Upserts by natural key give the id.
+  Id upsert(const DeviceRow& row);
+  Id upsert(const BuildRow& row);
+  Id upsert(const ProblemRow& row);
+  Id upsert(const CandidateRow& row);
+  Id insert(const RunRow& row);
+  void finish_run(Id run, const std::string& status, const std::string& ended);
+  /// Finds or makes the trial of this key (state pending) and links it to the run.
+  TrialRow trial(const TrialKey& key, Id run, bool reused);
+  void set_trial(Id trial, const std::string& state, const std::string& reason, int64_t strikes,
+                 const std::string& at);
+  /// Marks the link run -> trial as reused (nothing measured in this run).
+  void set_reused(Id run, Id trial, bool reused);
+  Id insert(const RaceRow& row);
+  void finish_race(Id race, const std::string& status);
+  Id insert(const RoundRow& row);  ///< with its samples
+  void insert(const ValidationRow& row);
+  Id insert(const SelectionRow& row);
+  Id insert(const DispatchEntryRow& row);
+  void insert(const QuarantineRow& row);
+
+  // Reads, each ordered by key or id.
+  std::vector<RunRow> runs() const;
+  std::optional<RunRow> run(Id id) const;
+  std::optional<RunRow> last_run() const;
+  DeviceRow device(Id id) const;
+  std::vector<DeviceRow> devices() const;
+  BuildRow build(Id id) const;
+  ProblemRow problem(Id id) const;
+  CandidateRow candidate(Id id) const;
+  std::optional<TrialRow> find_trial(const TrialKey& key) const;
+  TrialRow trial(Id id) const;
+  struct RunTrial {
+    TrialRow trial;
+    CandidateRow candidate;
+    ProblemRow problem;
+    bool reused = false;
+    std::optional<double> median_ns;  ///< over the good rounds of the trial's last race
+    int64_t sample_count = 0;
+  };
+  std::vector<RunTrial> run_trials(Id run) const;
+  std::vector<RaceRow> races(Id run) const;
+  /// Rounds of a race with samples, by number; rejected ones included.
+  std::vector<RoundRow> rounds(Id race) const;
+  /// The last complete race that raced this trial; nullopt if none.
+  std::optional<Id> last_race(Id trial) const;
+  std::optional<RaceRow> race(Id id) const;
+  std::vector<ValidationRow> validations(Id trial) const;
+  std::vector<SelectionRow> selections(Id run) const;
+  std::vector<DispatchEntryRow> dispatch_entries(Id run) const;
+  std::vector<QuarantineRow> quarantines(Id device) const;
+
+  /// quick_check and foreign_key_check; empty if sound, else what is wrong.
+  std::string integrity() const;
+  /// The tables and their rows as text cells for export; blobs as hex. Ordered by rowid.
+  struct Table {
+    std::string name;
+    std::vector<std::string> columns;
+    std::vector<std::vector<std::optional<std::string>>> rows;
+  };
+  std::vector<std::string> table_names() const;
+  Table table(const std::string& name) const;
+
+ private:
+  struct Impl;
+  explicit Store(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace muse::db

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// How one sample is taken: the regime, the timer, and the interface behind which clocks differ.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace muse::profiler {
+
+enum class Regime : uint8_t { kCold, kWarm, kRotating };
+std::string_view name(Regime regime);
+std::optional<Regime> parse_regime(std::string_view text);
+
+enum class Timer : uint8_t { kCupti, kEvents, kHost };
+std::string_view name(Timer timer);
+std::optional<Timer> parse_timer(std::string_view text);
+
+/// One timed execution, or why there is none.
+struct Sample {
+  double span_ns = 0;    ///< last end - first start
+  double kernel_ns = 0;  ///< sum over the launches; host: equal to span_ns
+  std::string rejected;  ///< empty = good
+};
+
+class Sampler {
+ public:
+  virtual ~Sampler() = default;
+  virtual Timer timer() const = 0;
+  /// Smallest difference the clock can show, ns, measured.
+  virtual double step_ns() const = 0;
+  /// Changes when a sample would mean something else; part of the protocol hash.
+  virtual std::string version() const = 0;
+  /// Runs `before` untimed (predecessor, then eviction), then times `work`.
+  virtual Sample take(const std::function<void()>& before, const std::function<void()>& work) = 0;
+};
+
+/// steady_clock around the call.
+class HostSampler final : public Sampler {
+ public:
+  HostSampler();
+  Timer timer() const override { return Timer::kHost; }
+  double step_ns() const override { return step_ns_; }
+  std::string version() const override;
+  Sample take(const std::function<void()>& before, const std::function<void()>& work) override;
+
+ private:
+  double step_ns_;
+};
+
+/// Puts the host's caches into the cold state by reading twice the last-level cache.
+class HostCache {
+ public:
+  explicit HostCache(int64_t last_level_bytes);
+  void flush();
+  std::string recipe() const;  ///< part of the protocol hash
+
+ private:
+  int64_t bytes_;
+  std::unique_ptr<uint8_t[]> data_;
+};
+
+}  // namespace muse::profiler

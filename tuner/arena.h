@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// One shape's buffers on the target, each between guard bands, and what validation does with them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tuner/backend.h"
+#include "tuner/inputs.h"
+
+namespace muse::tuner {
+
+inline constexpr int64_t kGuardBytes = 4096;  ///< before and after every buffer
+inline constexpr uint8_t kGuardByte = 0xA5;
+inline constexpr uint8_t kPoisonByte = 0xFF;  ///< NaN in bf16, f32, f64 and e4m3; -1 in integers
+
+class Arena {
+ public:
+  /// Allocates and uploads the inputs, allocates hand-offs, outputs and taps (poisoned). Throws
+  /// TrialError(kOom).
+  Arena(Backend& backend, const Inputs& inputs);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  /// Pointers for a candidate; partials for `partials` are allocated at first use and kept. Taps are
+  /// null unless asked for.
+  Buffers buffers(const Handoff& partials, bool taps);
+  /// A workspace area of a candidate, kept by `owner` (a candidate key): zeroed where the workspace
+  /// says so, else poisoned.
+  void* workspace(const std::string& owner, const Workspace& workspace);
+
+  struct Area {
+    std::string name;  ///< BufferSpec::name; "partial_o@<S>_<type>"; "workspace@<owner>"
+    Element element;
+    BufferRole role;
+    int64_t bytes;
+    void* address;
+  };
+  std::vector<Area> areas() const;
+  const Area& area(std::string_view name) const;  ///< throws std::logic_error if there is none
+
+  void poison(std::string_view name);  ///< kPoisonByte over the whole buffer
+  void upload(std::string_view name, const void* host, int64_t bytes);
+  std::vector<uint8_t> download(std::string_view name) const;
+
+  struct BrokenGuard {
+    std::string buffer;
+    int64_t offset;  ///< bytes from the buffer's start; negative = before it
+    uint8_t got;
+  };
+  std::optional<BrokenGuard> broken_guard() const;
+  void repair_guards();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace muse::tuner

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// One shape's input data on the host, made from seeds alone.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "variants/buffers.h"
+#include "variants/lengths.h"
+
+namespace muse::tuner {
+
+/// What the numbers look like. Normal data makes a peaky softmax; flat and offset test P*V.
+enum class Fill : uint8_t {
+  kNormal,    ///< all standard normal (cache: E4M3 of it)
+  kFlat,      ///< keys times 0.2
+  kMeanOne,   ///< flat, and values with mean 1
+};
+std::string_view name(Fill fill);
+
+struct Inputs {
+  Shape shape;
+  uint64_t seed = 1;
+  Fill fill = Fill::kNormal;
+  std::vector<uint16_t> qkv;
+  std::vector<int64_t> positions, cache_loc;
+  std::vector<int32_t> seq_lens, cache_seqlens, cu_seqlens_q, page_table;
+  std::vector<float> k_scale, v_scale, cos_sin;
+  std::vector<uint8_t> k_cache, v_cache;
+  int64_t cache_pages = 0;
+  int64_t rope_positions = 0;
+
+  /// Pointers to the inputs; everything else null. Const is cast away: do not write through it.
+  Buffers view() const;
+};
+
+/// Deterministic in (shape, seed, fill); positions are seq_lens + i + position_shift.
+Inputs make_inputs(const Shape& shape, uint64_t seed, Fill fill, int64_t position_shift = 0);
+
+}  // namespace muse::tuner

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// What would be measured, reused and skipped, each with its reason. Pure.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <tl/expected.hpp>
+#include <vector>
+
+#include "tuner/outcome.h"
+#include "tuner/spec.h"
+#include "variants/registry.h"
+
+namespace muse::tuner {
+
+/// --stage, --variant, --shape: empty = all.
+struct Filter {
+  std::optional<Stage> stage;
+  std::string variant_glob;
+  std::string shape_glob;  ///< matched against the shape's key
+};
+
+enum class Action : uint8_t { kMeasure, kReuse, kSkip };
+std::string_view name(Action action);
+
+struct PlanItem {
+  Candidate candidate;
+  size_t shape = 0;  ///< index into Plan::shapes
+  profiler::Regime regime = profiler::Regime::kCold;
+  Action action = Action::kMeasure;
+  std::string reason;  ///< measure: "new"; reuse: the stored outcome; skip: why
+};
+
+struct Plan {
+  std::vector<ShapeEntry> shapes;  ///< those the filter keeps
+  TargetKind target = TargetKind::kHost;
+  Chain base;                   ///< covers the whole step
+  std::vector<PlanItem> items;  ///< ordered by shape, regime, span, key
+};
+
+/// Outcome of an earlier trial with the same key, if any.
+using Known = std::function<std::optional<Outcome>(const Candidate&, const Shape&,
+                                                   profiler::Regime)>;
+
+/// Errors (exit 2): a filter that keeps nothing, a base that is unknown, does not join, does not cover
+/// the step or is for another target, a config whose variants have none for this target.
+tl::expected<Plan, std::string> make_plan(const Spec& spec, const Registry& registry,
+                                          const DeviceClass& device, const Filter& filter,
+                                          const Known& known);
+
+/// The default base of a target: host: scalar variant of each stage; CUDA: prepare/fused,
+/// attention/mma, combine/gated; all at their default configurations.
+tl::expected<Chain, std::string> default_base(TargetKind target, const Registry& registry);
+
+/// Chains that cover the whole step, made from the given candidates per span (best first), whose
+/// hand-offs join; ordered by key, each once.
+std::vector<Chain> compose(const Problem& problem, const std::vector<Candidate>& candidates);
+
+}  // namespace muse::tuner

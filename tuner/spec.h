@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// The config file as values: strict YAML in, every error at once with file, line and column.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <tl/expected.hpp>
+#include <vector>
+
+#include "profiler/sampler.h"
+#include "tuner/diagnostic.h"
+#include "variants/lengths.h"
+#include "variants/registry.h"
+
+namespace muse::tuner {
+
+struct ShapeEntry {
+  Shape shape;
+  double weight = 1;
+  Mark mark;  ///< of the entry it was expanded from
+};
+
+struct TunableOverride {
+  std::string glob;  ///< of variant names
+  std::map<std::string, std::vector<int64_t>> values;
+  Mark mark;
+};
+
+struct VariantRules {
+  std::vector<std::string> include{"*"};
+  std::vector<TunableOverride> tunables;
+  std::vector<Expression> constraints;  ///< applied to variants that have all tunables they name
+};
+
+struct PipelineRules {
+  int top_k = 3;
+  std::vector<bool> pdl{false};  ///< the values to try; host pipelines ignore it
+};
+
+struct MeasureRules {
+  std::vector<profiler::Regime> regimes{profiler::Regime::kCold};
+  std::optional<profiler::Timer> timer;  ///< unset: the target's own (cupti, host)
+  bool timer_auto = false;               ///< "auto": events where CUPTI cannot start
+  double half_width_pct = 0.5;
+  double tie_pct = 0.5;
+  double switch_margin_pct = 1.0;
+  int max_rounds = 256;
+  uint64_t seed = 1;
+};
+
+struct DispatchRules {
+  profiler::Regime regime = profiler::Regime::kCold;
+  std::map<std::string, std::string> axes{{"batch", "log2"}, {"context", "log2"}};
+  double max_distance = 1.6;
+};
+
+struct Spec {
+  std::string path;  ///< as given
+  std::string text;  ///< the file's bytes
+  std::string hash;  ///< of the text
+  std::optional<std::vector<std::string>> base;  ///< candidate keys as written
+  std::vector<ShapeEntry> shapes;                ///< expanded, in file order, each once
+  VariantRules variants;
+  PipelineRules pipelines;
+  MeasureRules measure;
+  DispatchRules dispatch;
+};
+
+/// Reads and checks the whole file. On failure at least one diagnostic, ordered by mark. A missing
+/// file, a folder and a file above 1 MiB are diagnostics too.
+tl::expected<Spec, Diagnostics> load_spec(const std::filesystem::path& file,
+                                          const Registry& registry);
+/// The same for text already read; `path` is for messages.
+tl::expected<Spec, Diagnostics> parse_spec(std::string_view text, const std::string& path,
+                                           const Registry& registry);
+
+/// The space of a variant under the spec's overrides and constraints.
+std::vector<Configuration> space(const Spec& spec, const Variant& variant);
+
+/// A commented config for this device, valid for load_spec; `host` chooses the sizes.
+std::string starter_config(bool host);
+
+}  // namespace muse::tuner
