@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace muse::profiler {
 
@@ -38,7 +39,10 @@ class Sampler {
   virtual Sample take(const std::function<void()>& before, const std::function<void()>& work) = 0;
 };
 
-/// steady_clock around the call.
+/// A sample from two readings of one clock; rejected where no time has passed or time went back.
+Sample host_sample(int64_t start_ns, int64_t end_ns);
+
+/// CLOCK_MONOTONIC_RAW around the call: steady and not slewed.
 class HostSampler final : public Sampler {
  public:
   HostSampler();
@@ -51,15 +55,21 @@ class HostSampler final : public Sampler {
   double step_ns_;
 };
 
-/// Puts the host's caches into the cold state by reading twice the last-level cache.
+/// What is read where the system does not tell its last-level cache.
+inline constexpr int64_t kUnknownCacheBytes = int64_t{64} << 20;
+
+/// Puts the host's caches into the cold state by reading twice the last-level cache, a slice on
+/// every CPU this process may use. A flush takes milliseconds.
 class HostCache {
  public:
   explicit HostCache(int64_t last_level_bytes);
   void flush();
-  std::string recipe() const;  ///< part of the protocol hash
+  /// What a flush of such a cache reads; part of the protocol hash.
+  static std::string recipe(int64_t last_level_bytes);
 
  private:
   int64_t bytes_;
+  std::vector<int> cpus_;
   std::unique_ptr<uint8_t[]> data_;
 };
 

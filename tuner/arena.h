@@ -28,8 +28,8 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// Pointers for a candidate; partials for `partials` are allocated at first use and kept. Taps are
-  /// null unless asked for.
+  /// Pointers for a candidate; partials for `partials` are allocated at first use and kept. Taps
+  /// are null unless asked for.
   Buffers buffers(const Handoff& partials, bool taps);
   /// A workspace area of a candidate, kept by `owner` (a candidate key): zeroed where the workspace
   /// says so, else poisoned.
@@ -48,6 +48,9 @@ class Arena {
   void poison(std::string_view name);  ///< kPoisonByte over the whole buffer
   void upload(std::string_view name, const void* host, int64_t bytes);
   std::vector<uint8_t> download(std::string_view name) const;
+  /// `bytes` from `offset` on into memory of the caller, who may reuse it: a fresh vector of a
+  /// large pool costs more than the copy.
+  void download(std::string_view name, int64_t offset, void* host, int64_t bytes) const;
 
   struct BrokenGuard {
     std::string buffer;

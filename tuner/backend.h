@@ -18,7 +18,8 @@ namespace muse::tuner {
 /// A candidate could not be bound, launched or run; becomes its outcome, never ends the worker.
 class TrialError : public std::runtime_error {
  public:
-  TrialError(Outcome outcome, const std::string& what) : std::runtime_error(what), outcome(outcome) {}
+  TrialError(Outcome outcome, const std::string& what)
+      : std::runtime_error(what), outcome(outcome) {}
   Outcome outcome;  ///< kCompileFailed, kLaunchFailed, kOom, ...
 };
 
