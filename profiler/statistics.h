@@ -2,11 +2,24 @@
 // Statistics of samples: medians and bootstrap intervals. Pure; every random choice is seeded.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 namespace muse::profiler {
+
+/// SplitMix64 (Steele, Lea, Flood 2014): the same numbers on every platform and library version.
+class SplitMix {
+ public:
+  explicit SplitMix(uint64_t seed) : state_(seed) {}
+  uint64_t next();
+  size_t below(size_t bound);  ///< 0 .. bound - 1; bound below 2^32
+  double uniform();            ///< [0, 1)
+
+ private:
+  uint64_t state_;
+};
 
 /// Linear interpolation between order statistics; q in [0, 1]. Precondition: not empty, finite.
 double quantile(std::span<const double> values, double q);
@@ -25,6 +38,8 @@ struct Bootstrap {
   uint64_t seed = 1;
   double least_half_width = 0;  ///< one step of the clock: no interval is narrower
 };
+
+// All of these throw std::invalid_argument where a precondition on sizes is broken.
 
 /// Percentile-bootstrap interval of the median. One value gives a point widened to the least width.
 Interval median_interval(std::span<const double> values, const Bootstrap& options);
