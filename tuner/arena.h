@@ -15,8 +15,10 @@
 
 namespace muse::tuner {
 
-inline constexpr int64_t kGuardBytes = 4096;  ///< before and after every buffer
-inline constexpr uint8_t kGuardByte = 0xA5;
+/// Before and after every buffer. Wider than a cache page, so that a read through page -1 lands in it.
+inline constexpr int64_t kGuardBytes = 65536;
+/// NaN like the poison, so that what is read out of bounds shows in the result.
+inline constexpr uint8_t kGuardByte = 0xFF;
 inline constexpr uint8_t kPoisonByte = 0xFF;  ///< NaN in bf16, f32, f64 and e4m3; -1 in integers
 
 class Arena {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "variants/buffers.h"
@@ -12,11 +13,12 @@ namespace muse::tuner {
 
 /// What the numbers look like. Normal data makes a peaky softmax; flat and offset test P*V.
 enum class Fill : uint8_t {
-  kNormal,    ///< all standard normal (cache: E4M3 of it)
-  kFlat,      ///< keys times 0.2
-  kMeanOne,   ///< flat, and values with mean 1
+  kNormal,   ///< all standard normal (cache: E4M3 of it divided by kv_scale)
+  kFlat,     ///< cached keys times 0.2; the values of each query's first attended row stand out by
+             ///< about half the output's size, so that a window that is off by one shows
+  kMeanOne,  ///< cached keys times 0.2, and values with mean 1
 };
-std::string_view name(Fill fill);
+std::string_view name(Fill fill);  ///< normal, flat, mean_one
 
 struct Inputs {
   Shape shape;
@@ -32,9 +34,15 @@ struct Inputs {
 
   /// Pointers to the inputs; everything else null. Const is cast away: do not write through it.
   Buffers view() const;
+  /// Flat cache row of logical token `j` of request `b`.
+  int64_t row(int64_t b, int64_t j) const;
 };
 
-/// Deterministic in (shape, seed, fill); positions are seq_lens + i + position_shift.
+/// First key that query `i` of request `b` attends to.
+int64_t first_attended(const Inputs& inputs, int64_t b, int64_t i);
+
+/// Deterministic in (shape, seed, fill), whatever the number of threads; positions are seq_lens + i
+/// + position_shift.
 Inputs make_inputs(const Shape& shape, uint64_t seed, Fill fill, int64_t position_shift = 0);
 
 }  // namespace muse::tuner
