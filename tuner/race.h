@@ -14,8 +14,8 @@ namespace muse::tuner {
 
 struct RaceRules {
   struct Checkpoint {
-    int rounds;           ///< after so many good rounds ...
-    double behind_pct;    ///< ... drop whose lower bound lies more than this behind the leader
+    int rounds;         ///< after so many good rounds ...
+    double behind_pct;  ///< ... drop whose lower bound lies more than this behind the leader
   };
   std::vector<Checkpoint> checkpoints{{4, 10}, {8, 5}, {16, 2}};
   int max_finalists = 8;
@@ -29,13 +29,14 @@ struct RaceRules {
 /// One interleaved pass. The base, where there is one, runs first and last besides its own turn.
 struct RoundOrder {
   int number = 0;
-  bool final = false;        ///< selection samples are not reused in the final
-  std::vector<int> entrants; ///< in the order to run; indices given to Race
+  bool final = false;         ///< selection samples are not reused in the final
+  std::vector<int> entrants;  ///< in the order to run; indices given to Race
 };
 
 struct RoundSamples {
-  std::vector<double> ns;  ///< one per entry of RoundOrder::entrants; NaN = this sample was rejected
-  std::string rejected;    ///< not empty: the whole round does not count
+  std::vector<double>
+      ns;                ///< one per entry of RoundOrder::entrants; NaN = this sample was rejected
+  std::string rejected;  ///< not empty: the whole round does not count
 };
 
 struct Standing {
@@ -50,29 +51,68 @@ struct Standing {
   bool excluded = false;      ///< crashed, timed out, ...
 };
 
+/// Early rounds run every survivor and drop at the checkpoints by interval, never by rank; a
+/// checkpoint beyond half of max_rounds is left out. Then at most max_finalists (by median, equal
+/// ones by index; the base always has a seat) run the final. Two survivors or fewer go to the final
+/// at once, as there is nothing left to choose. The base is never dropped.
 class Race {
  public:
-  /// `base` < 0: no sentinel.
+  /// `base` < 0: no sentinel. Throws std::invalid_argument for a base that is no entrant and for
+  /// max_rounds below 1.
   Race(int entrants, int base, RaceRules rules);
   /// The next round to run; nullopt when the race is over.
   std::optional<RoundOrder> next();
+  /// A rejected round is dropped and another one takes its place; from the sixth in a row on it is
+  /// kept and the race is degraded. An entrant is excluded where more than half of its turns (of at
+  /// least kLeastTurns) gave no sample. Throws std::logic_error where a good round has not one
+  /// sample per turn.
   void add(const RoundOrder& order, const RoundSamples& samples);
-  /// Takes an entrant out for good (it crashed, hung, ...).
+  /// Takes an entrant out for good (it crashed, hung, ...). The first reason stands.
   void exclude(int entrant, const std::string& why);
-  /// Fed in the same order, the same standings: a stored race can be replayed.
+  /// Fed in the same order, the same standings: a stored race can be replayed. Finalists by their
+  /// final samples, the others by their early ones.
   std::vector<Standing> standings() const;
   /// -1 where nobody was measured.
   int leader() const;
+  /// Rounds were kept that should have been rejected.
+  bool degraded() const { return degraded_; }
+  /// The samples a standing is made of, ns, one per round; NaN where the entrant has none. Those of
+  /// two finalists are pairs by position.
+  const std::vector<double>& samples(int entrant) const;
+
+  static constexpr int kMaxRejectedInARow = 5;
+  static constexpr int kLeastTurns = 4;
 
  private:
-  struct State;
+  struct Entrant {
+    std::vector<double> early, final;
+    int turns = 0, missed = 0;
+    bool finalist = false, excluded = false;
+    int dropped_in_round = -1;
+    std::string why;
+
+    bool running(bool in_final) const {
+      return !excluded && dropped_in_round < 0 && (finalist || !in_final);
+    }
+  };
+  std::vector<int> survivors() const;
+  bool over() const;
+  void record(const RoundOrder& order, const RoundSamples& samples);
+  void exclude_unmeasured();
+  void advance(int round);
+  void eliminate(const RaceRules::Checkpoint& checkpoint, int round);
+  void begin_final(int round);
+  void check_final();
+  profiler::Interval behind(const Entrant& entrant, const Entrant& leader) const;
+  int best(const std::vector<int>& entrants) const;
+
   int base_;
   RaceRules rules_;
-  std::vector<std::vector<double>> early_, final_;
-  std::vector<Standing> standings_;
+  std::vector<Entrant> entrants_;
   int early_rounds_ = 0, final_rounds_ = 0, issued_ = 0, rejected_in_a_row_ = 0;
+  int early_end_ = 0, next_check_ = 0;
   size_t checkpoint_ = 0;
-  bool in_final_ = false;
+  bool in_final_ = false, decided_ = false, degraded_ = false;
 };
 
 }  // namespace muse::tuner
