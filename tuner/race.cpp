@@ -85,9 +85,9 @@ bool Race::over() const {
   return decided_ || early_rounds_ + final_rounds_ >= rules_.max_rounds || survivors().empty();
 }
 
-std::optional<RoundOrder> Race::next() {
+std::optional<RoundOrder> Race::next() const {
   if (over()) return std::nullopt;
-  RoundOrder order{.number = issued_++, .final = in_final_, .entrants = survivors()};
+  RoundOrder order{.number = added_, .final = in_final_, .entrants = survivors()};
   shuffle(order.entrants, rules_.seed, order.number);
   if (base_ >= 0 && entrants_[static_cast<size_t>(base_)].running(in_final_)) {
     order.entrants.insert(order.entrants.begin(), base_);
@@ -97,6 +97,7 @@ std::optional<RoundOrder> Race::next() {
 }
 
 void Race::add(const RoundOrder& order, const RoundSamples& samples) {
+  added_ = order.number + 1;
   if (samples.rejected.empty()) {
     if (samples.ns.size() != order.entrants.size()) {
       throw std::logic_error("a round needs one sample per turn");
@@ -145,7 +146,7 @@ void Race::exclude(int entrant, const std::string& why) {
   if (out.excluded) return;
   out.excluded = true;
   out.why = why;
-  advance(issued_ > 0 ? issued_ - 1 : 0);
+  advance(std::max(added_ - 1, 0));
 }
 
 void Race::advance(int round) {

@@ -60,8 +60,9 @@ class Race {
   /// `base` < 0: no sentinel. Throws std::invalid_argument for a base that is no entrant and for
   /// max_rounds below 1.
   Race(int entrants, int base, RaceRules rules);
-  /// The next round to run; nullopt when the race is over.
-  std::optional<RoundOrder> next();
+  /// The next round to run; nullopt when the race is over. The same one until a round is added or
+  /// an entrant excluded, so that a round which was lost leaves no trace.
+  std::optional<RoundOrder> next() const;
   /// A rejected round is dropped and another one takes its place; from the sixth in a row on it is
   /// kept and the race is degraded. An entrant is excluded where more than half of its turns (of at
   /// least kLeastTurns) gave no sample. Throws std::logic_error where a good round has not one
@@ -109,7 +110,7 @@ class Race {
   int base_;
   RaceRules rules_;
   std::vector<Entrant> entrants_;
-  int early_rounds_ = 0, final_rounds_ = 0, issued_ = 0, rejected_in_a_row_ = 0;
+  int early_rounds_ = 0, final_rounds_ = 0, added_ = 0, rejected_in_a_row_ = 0;
   int early_end_ = 0, next_check_ = 0;
   size_t checkpoint_ = 0;
   bool in_final_ = false, decided_ = false, degraded_ = false;
