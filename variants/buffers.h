@@ -56,14 +56,14 @@ struct Buffers {
   uint8_t* k_cache = nullptr;              // e4m3 [pages, ps, Hkv, D]
   uint8_t* v_cache = nullptr;              // e4m3 [pages, ps, Hkv, D]
   uint8_t* q8 = nullptr;                   // hand-off Q8: e4m3 [T, Hq, D]
-  void* partial_o = nullptr;               // hand-off Partials: f32 or bf16 [S, T, Hq, D] normalised
-  float* partial_lse = nullptr;            // hand-off Partials: f32 base 2 [S, T, Hq]
-  int32_t* n_splits = nullptr;             // hand-off Partials: [B], 1..S; later splits are not read
-  uint16_t* o = nullptr;                   // hand-off O: bf16 [T, Hq, D]
-  uint16_t* out = nullptr;                 // bf16 [T, Hq*D]
-  uint8_t* q8_tap = nullptr;               // e4m3 [T, Hq, D]; null when timed
-  uint16_t* o_tap = nullptr;               // bf16 [T, Hq, D]; null when timed
-  int64_t split_capacity = 0;              // S of the Partials above
+  void* partial_o = nullptr;     // hand-off Partials: f32 or bf16 [S, T, Hq, D] normalised
+  float* partial_lse = nullptr;  // hand-off Partials: f32 base 2 [S, T, Hq]
+  int32_t* n_splits = nullptr;   // hand-off Partials: [B], 1..S; later splits are not read
+  uint16_t* o = nullptr;         // hand-off O: bf16 [T, Hq, D]
+  uint16_t* out = nullptr;       // bf16 [T, Hq*D]
+  uint8_t* q8_tap = nullptr;     // e4m3 [T, Hq, D]; null when timed
+  uint16_t* o_tap = nullptr;     // bf16 [T, Hq, D]; null when timed
+  int64_t split_capacity = 0;    // S of the Partials above
   PartialType partial_type = PartialType::kF32;
 };
 
@@ -79,11 +79,13 @@ struct BufferSpec {
 };
 
 /// Every buffer of a problem in the order of Buffers, taps included; partials for `partials` (left
-/// out where its kind is not kPartials). cache_pages: pages per pool. rope_positions: rows of cos_sin.
+/// out where its kind is not kPartials). cache_pages: pages per pool. rope_positions: rows of
+/// cos_sin, which is left out without RoPE.
 std::vector<BufferSpec> buffer_specs(const Problem& problem, int64_t cache_pages,
                                      int64_t rope_positions, const Handoff& partials);
 
-/// Sets the member of that name. The pointer's type follows the spec.
+/// Sets the member of that name. The pointer's type follows the spec. Throws std::logic_error on an
+/// unknown name.
 void set_buffer(Buffers& buffers, std::string_view name, void* address);
 
 }  // namespace muse

@@ -14,13 +14,13 @@
 namespace muse {
 
 /// How physical pages follow logical ones. Stride-B is what a server's decode leaves behind: page p
-/// of request b is p * B + b.
+/// of request b is p * B + b; requests too short to have a page p are passed over, without a hole.
 enum class PageOrder { kContiguous, kReversed, kRandom, kStrideB };
 
 /// How the requests' contexts (cache_seqlens = seq_lens + L) are made.
 enum class Profile {
   kUniform,    ///< every request `context`
-  kLognormal,  ///< mean `context`, `sigma` of the underlying normal, seeded
+  kLognormal,  ///< mean `context`, `sigma` of the underlying normal, seeded; at least q_len
   kOutlier,    ///< request 0 has `context`, all others `rest`
   kList,       ///< `list`, one per request
 };
@@ -55,23 +55,28 @@ std::string_view name(Profile profile);  ///< uniform, lognormal, outlier, list
 /// cache_seqlens, [B] tokens, each at least q_len. Depends on lengths, batch and q_len alone.
 std::vector<int64_t> contexts(const Lengths& lengths, int64_t batch, int64_t q_len);
 
-/// The capacity a shape has unless it says otherwise: its largest context, rounded up to whole pages.
+/// The capacity a shape has unless it says otherwise: its largest context, rounded up to whole
+/// pages.
 int64_t default_max_context(const Shape& shape);
 
 /// Pages in each of the two pools: as many as pool_bytes asks for or the lengths need.
 int64_t pool_pages(const Shape& shape);
 
-/// page_table, int32 [B, max_pages] row major: the physical page of each logical page that holds one
-/// of the request's tokens (new ones included), -1 elsewhere. No page is used twice.
+/// page_table, int32 [B, max_pages] row major: the physical page of each logical page that holds
+/// one of the request's tokens (new ones included), -1 elsewhere. No page is used twice.
 std::vector<int32_t> page_table(const Shape& shape);
 
 /// The reason why the shape is not one (a zero, heads that do not divide, a context above the
 /// capacity or below q_len, ...), naming the field; empty if it is valid.
 std::string check(const Shape& shape);
 
-/// Canonical key, e.g. b8_l1_h16x2_d64_ps1_w2048_rope500000_kv1_t4096_uniform_random_s1; then
-/// _qk _sm _pool _cap where they differ from the default. Profiles: uniform, lognormal<sigma>,
-/// outlier<rest>, list<c0.c1...>.
+/// The same without max_context, for a shape whose capacity is still to be derived.
+std::string check_all_but_capacity(const Shape& shape);
+
+/// Canonical key of a valid shape, e.g.
+/// b8_l1_h16x2_d64_ps1_w2048_rope500000_kv1_t4096_uniform_random_s1; then _qk _sm _pool _cap where
+/// they differ from the default. Profiles: uniform, lognormal<sigma>, outlier<rest>,
+/// list<c0.c1...>.
 std::string key(const Shape& shape);
 
 /// Inverse of key(); the error names the part that is wrong. parse_shape(key(s)) == s for valid s.

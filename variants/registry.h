@@ -19,8 +19,9 @@ class Registry {
   static Registry& global();
 
   /// Throws std::logic_error with the reason where the variant breaks its contract: name not
-  /// "stage/stem", name taken, a function missing, a default outside its values, an expression that
-  /// does not parse or names no tunable, a default configuration that is not legal.
+  /// "stage/stem", name taken, a function missing, a tunable or value listed twice, a default
+  /// outside its values, a constraint that does not parse, names no tunable or has no reason, a
+  /// default configuration that is not legal or whose span does not fit the folder.
   const Variant& add(Variant variant);
 
   /// Ordered by name.
@@ -31,8 +32,8 @@ class Registry {
   /// The nearest name for a did-you-mean; empty where none is near.
   std::string nearest(std::string_view name) const;
 
-  /// Inverse of key(Candidate); a part without tunables means the default configuration. The error
-  /// says what is unknown and the nearest name.
+  /// Inverse of key(Candidate), tunables in any order; a part without tunables means the default
+  /// configuration. The error says what is unknown and the nearest name.
   tl::expected<Candidate, std::string> parse_candidate(std::string_view text) const;
   tl::expected<Chain, std::string> parse_chain(std::string_view text) const;
 
@@ -41,25 +42,26 @@ class Registry {
 };
 
 bool glob_match(std::string_view glob, std::string_view text);
-/// The option with the least edit distance, if that is at most a third of the word's length (at least
-/// 1); empty otherwise.
+/// The option with the least edit distance, if that is at most a third of the word's length (at
+/// least 1); empty otherwise.
 std::string nearest_name(std::string_view word, const std::vector<std::string>& options);
 
 /// Hash over the sources a variant is made of (its stem's files and every project header they
 /// include), compiler and flags; nullopt for a variant that was not built from variants/ (tests).
 std::optional<std::string> code_hash(const Variant& variant);
 
-/// In a stem: MUSE_REGISTER_VARIANT(attention, scalar, make_variant()) defines
-/// muse::variant_attention_scalar(), which production code names to link this stem, and registers it.
-#define MUSE_REGISTER_VARIANT(stage, stem, ...)                                              \
-  namespace muse {                                                                           \
-  const Variant& variant_##stage##_##stem() {                                                \
-    static const Variant& variant = Registry::global().add(__VA_ARGS__);                     \
-    return variant;                                                                          \
-  }                                                                                          \
-  namespace {                                                                                \
-  [[maybe_unused]] const Variant& registered_##stage##_##stem = variant_##stage##_##stem();  \
-  }                                                                                          \
+/// In a stem, outside every namespace: MUSE_REGISTER_VARIANT(attention, scalar, make_variant())
+/// defines muse::variant_attention_scalar(), which production code names to link this stem, and
+/// registers it.
+#define MUSE_REGISTER_VARIANT(stage, stem, ...)                                             \
+  namespace muse {                                                                          \
+  const Variant& variant_##stage##_##stem() {                                               \
+    static const Variant& variant = Registry::global().add(__VA_ARGS__);                    \
+    return variant;                                                                         \
+  }                                                                                         \
+  namespace {                                                                               \
+  [[maybe_unused]] const Variant& registered_##stage##_##stem = variant_##stage##_##stem(); \
+  }                                                                                         \
   }
 
 }  // namespace muse

@@ -51,7 +51,7 @@ struct Launch {
 
 struct Workspace {
   int64_t bytes = 0;
-  bool zeroed_once = false;      ///< zero before the first use, kept right by the kernels themselves
+  bool zeroed_once = false;  ///< zero before the first use, kept right by the kernels themselves
   bool double_buffered = false;  ///< two of them, used in turns
 };
 
@@ -100,7 +100,7 @@ enum class TargetKind : uint8_t { kHost, kCuda };
 struct Target {
   TargetKind kind = TargetKind::kHost;
   int minimum_cc = 0;  ///< CUDA: 80, 89, 90, ...
-  int exact_cc = 0;    ///< CUDA: this one only (architecture-specific code), 0 = any from the minimum
+  int exact_cc = 0;  ///< CUDA: this one only (architecture-specific code), 0 = any from the minimum
 };
 std::string_view name(TargetKind kind);  ///< host, cuda
 
@@ -115,8 +115,9 @@ struct Declared {
 };
 
 struct Variant {
-  std::string name;  ///< "stage/stem"; stage "fused" where the span starts at prepare and goes beyond
-  int abi = 1;       ///< of the argument POD and the launch order; rises when they change
+  std::string
+      name;     ///< "stage/stem"; stage "fused" where the span starts at prepare and goes beyond
+  int abi = 1;  ///< of the argument POD and the launch order; rises when they change
   Target target;
   std::vector<Tunable> tunables;
   std::vector<Constraint> constraints;
@@ -124,14 +125,14 @@ struct Variant {
 
   Support (*supports)(const Problem&, const Configuration&, const DeviceClass&) = nullptr;
   Span (*span)(const Configuration&) = nullptr;
-  /// What it leaves behind; its kind follows from the span's last stage, except that attention leaves
-  /// kPartials where its span ends at attention.
+  /// What it leaves behind; its kind follows from the span's last stage, except that attention
+  /// leaves kPartials where its span ends at attention.
   Handoff (*produces)(const Problem&, const Configuration&) = nullptr;
   /// Whether it can take what the stage before left. Never asked of a span that starts at prepare.
   Support (*consumes)(const Problem&, const Configuration&, const Handoff&) = nullptr;
   Geometry (*geometry)(const Problem&, const Configuration&, const DeviceClass&) = nullptr;
-  /// `launch` counts into geometry().launches. Buffers that the span neither reads nor writes may be
-  /// null; taps are null when timed.
+  /// `launch` counts into geometry().launches. Buffers that the span neither reads nor writes may
+  /// be null; taps are null when timed.
   Arguments (*bind)(const Problem&, const Configuration&, const Buffers&, void* workspace,
                     const TensorMapEncoder& encode, int launch) = nullptr;
   /// Host target only: runs launch number `launch` to its end.
@@ -158,10 +159,11 @@ std::string key(const Chain& chain);
 Span span(const Chain& chain);
 
 Configuration default_configuration(const Variant& variant);
-/// Every legal configuration: the product of the tunables' values (those in `overrides` replaced) less
-/// what the variant's and the `extra` constraints remove; ordered by tunable name, then value. Throws
-/// std::logic_error on an expression that does not parse or evaluate (the registry checks the
-/// variant's own, the config loader the extra ones).
+/// Every legal configuration: the product of the tunables' values (narrowed to those that
+/// `overrides` lists; names the variant does not have are passed over) less what the variant's and
+/// the `extra` constraints remove; ordered by tunable name, then value. Throws std::logic_error on
+/// an expression that does not parse or evaluate (the registry checks the variant's own, the config
+/// loader the extra ones).
 std::vector<Configuration> space(const Variant& variant,
                                  const std::map<std::string, std::vector<int64_t>>& overrides = {},
                                  const std::vector<Expression>& extra = {});
