@@ -4,9 +4,13 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <tl/expected.hpp>
+#include <variant>
 #include <vector>
 
 #include "tuner/validate.h"
@@ -14,32 +18,41 @@
 namespace muse::tuner {
 
 /// Shared memory: where the worker is. Written by the worker before each launch, read by the
-/// supervisor for the deadline and, after a fault, for the culprit.
+/// supervisor for the deadline and, after a fault, for the culprit. A hint, not a fact: a candidate
+/// that writes at random can write here too.
 struct Progress {
-  std::atomic<uint64_t> beat{0};        ///< rises with every step; stands still in a hang
-  std::atomic<int32_t> entrant{-1};     ///< index in the request, -1 = none
-  std::atomic<int32_t> candidate{-1};   ///< within the entrant's chain
-  std::atomic<int32_t> launch{-1};
-  std::atomic<int32_t> reference{0};    ///< 1: host reference work, no deadline
+  std::atomic<uint64_t> beat{0};       ///< rises with every step; stands still in a hang
+  std::atomic<int32_t> entrant{-1};    ///< index in the request, -1 = none
+  std::atomic<int32_t> candidate{-1};  ///< within the entrant's chain; -1 = its feeder
+  std::atomic<int32_t> launch{-1};     ///< of the candidate; -1 = it is being bound
+  std::atomic<int32_t> reference{1};   ///< 1: the host's own work, no candidate runs, no deadline
+  std::atomic<int32_t> waiting{0};     ///< 1: another process measures on this device
 };
 
 /// An entrant as the worker needs it.
 struct EntrantText {
   std::string chain;   ///< chain key to time
   std::string feeder;  ///< chain key run untimed before it; empty where the chain starts at prepare
+  bool operator==(const EntrantText&) const = default;
 };
 
-struct Hello {
-  int64_t pid = 0;
-  DeviceClass device_class;
-  profiler::DeviceInstance device_instance;
-  double step_ns = 0;
-  std::string protocol;  ///< Backend::protocol()
+struct HelloRequest {
+  bool operator==(const HelloRequest&) const = default;
+};
+
+/// Asks for the base on a tiny shape, whose answer is known; answered by a ValidationReport.
+struct CanaryRequest {
+  bool operator==(const CanaryRequest&) const = default;
+};
+
+struct QuitRequest {
+  bool operator==(const QuitRequest&) const = default;
 };
 
 struct ValidateRequest {
   std::string shape, chain;
   uint64_t seed = 1;
+  bool operator==(const ValidateRequest&) const = default;
 };
 
 struct RoundRequest {
@@ -48,6 +61,16 @@ struct RoundRequest {
   std::string regime;
   std::vector<EntrantText> entrants;
   std::vector<int> order;  ///< indices into entrants, sentinel included
+  bool operator==(const RoundRequest&) const = default;
+};
+
+struct Hello {
+  int64_t pid = 0;
+  DeviceClass device_class;
+  profiler::DeviceInstance device_instance;
+  double step_ns = 0;
+  std::string protocol;  ///< Backend::protocol()
+  bool operator==(const Hello&) const = default;
 };
 
 struct RoundReply {
@@ -59,5 +82,43 @@ struct RoundReply {
   std::vector<One> samples;  ///< one per entry of order
   double cpu_mhz = -1, load = -1;
 };
+
+/// The request makes no sense to the worker, or its device cannot be had; the worker lives on.
+struct Refusal {
+  std::string reason;
+  bool operator==(const Refusal&) const = default;
+};
+
+using Request =
+    std::variant<HelloRequest, CanaryRequest, ValidateRequest, RoundRequest, QuitRequest>;
+using Reply = std::variant<Hello, ValidationReport, RoundReply, Refusal>;
+
+/// JSON text. Invalid UTF-8 is replaced; NaN and infinities travel as strings.
+std::string encode(const Request& request);
+std::string encode(const Reply& reply);
+/// Strict inverses; the error says what is missing or of the wrong type.
+tl::expected<Request, std::string> decode_request(std::string_view text);
+tl::expected<Reply, std::string> decode_reply(std::string_view text);
+
+inline constexpr size_t kMessageLimit = size_t{64} << 20;  ///< bytes of one message
+
+/// The bytes on the socket: length, 4 bytes little endian, then the text. Throws std::length_error
+/// above kMessageLimit.
+std::string frame(std::string_view text);
+
+/// Cuts a byte stream back into messages.
+class MessageBuffer {
+ public:
+  void feed(std::string_view bytes) { bytes_.append(bytes); }
+  /// The next whole message; the error says that the stream cannot be one of messages.
+  tl::expected<std::optional<std::string>, std::string> next();
+  bool empty() const { return bytes_.empty(); }
+
+ private:
+  std::string bytes_;
+};
+
+/// The text fit for a terminal and a database: no control bytes but newlines, valid UTF-8.
+std::string printable(std::string_view text);
 
 }  // namespace muse::tuner

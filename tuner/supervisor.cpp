@@ -1,1 +1,405 @@
 // SPDX-License-Identifier: Apache-2.0
+// Spawns the worker, asks it, and puts it down where it hangs; what it did becomes a WorkerLoss.
+#include "tuner/supervisor.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <new>
+#include <system_error>
+#include <utility>
+
+#include "tuner/process.h"
+
+namespace muse::tuner {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+/// How often the flag to stop and the progress page are looked at while nothing else happens.
+constexpr milliseconds kTick{20};
+/// A stopped sweep has 3 s in all.
+constexpr milliseconds kStopGrace{500};
+constexpr milliseconds kFarewell{500};    ///< for an idle worker that was told to quit
+constexpr milliseconds kKillLimit{2000};  ///< from KILL until the worker counts as lost
+constexpr int kCanaryFailures = 2;        ///< in a row, until the device counts as lost
+
+std::string system_text(const char* what) {
+  return fmt::format("{}: {}", what, std::generic_category().message(errno));
+}
+
+WorkerLoss loss(Outcome outcome, std::string reason) {
+  WorkerLoss result;
+  result.outcome = outcome;
+  result.reason = std::move(reason);
+  return result;
+}
+
+/// The progress page: shared memory with a size that nobody can change any more, else a worker that
+/// shrinks it would kill the supervisor at its next look.
+class Page {
+ public:
+  /// Throws std::system_error.
+  Page() : file_(memfd_create("muse-tune-progress", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
+    if (!file_ || ftruncate(file_.get(), sizeof(Progress)) != 0 ||
+        fcntl(file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+      throw std::system_error(errno, std::generic_category(), "progress page");
+    }
+    void* address =
+        mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
+    if (address == MAP_FAILED) {
+      throw std::system_error(errno, std::generic_category(), "progress page");
+    }
+    progress_ = new (address) Progress;
+  }
+  ~Page() { munmap(progress_, sizeof(Progress)); }
+  Page(const Page&) = delete;
+  Page& operator=(const Page&) = delete;
+
+  int fd() const { return file_.get(); }
+  Progress& progress() const { return *progress_; }
+
+ private:
+  Fd file_;
+  Progress* progress_;
+};
+
+/// Tells a worker that works from one that stands still.
+class Patience {
+ public:
+  Patience(const Progress& progress, milliseconds deadline, milliseconds host_deadline)
+      : progress_(progress), deadline_(deadline), host_deadline_(host_deadline) {}
+
+  /// Nullopt while there is hope, else how long it stood still and in what.
+  std::optional<std::string> exhausted() {
+    const uint64_t beat = progress_.beat.load(std::memory_order_acquire);
+    const Clock::time_point now = Clock::now();
+    if (beat != beat_) {
+      beat_ = beat;
+      since_ = now;
+      return std::nullopt;
+    }
+    const bool reference = progress_.reference.load(std::memory_order_relaxed) != 0;
+    const milliseconds limit = reference ? host_deadline_ : deadline_;
+    if (now - since_ <= limit) return std::nullopt;
+    return fmt::format("no progress for {} ms{}", limit.count(),
+                       reference ? ", outside any candidate" : "");
+  }
+
+ private:
+  const Progress& progress_;
+  milliseconds deadline_, host_deadline_;
+  uint64_t beat_ = 0;
+  Clock::time_point since_ = Clock::now();
+};
+
+/// The last bytes of a stream of any length.
+class Tail {
+ public:
+  void add(std::string_view bytes) {
+    text_.append(bytes);
+    if (text_.size() > 2 * kLastWordsBytes) text_.erase(0, text_.size() - kLastWordsBytes);
+  }
+  std::string text() const {
+    const std::string_view all(text_);
+    return printable(all.substr(all.size() - std::min(all.size(), kLastWordsBytes)));
+  }
+
+ private:
+  std::string text_;
+};
+
+/// The last line that says something, shortened to what fits a table.
+std::string last_line(std::string_view text) {
+  constexpr size_t kLongest = 200;
+  const size_t end = text.find_last_not_of("\n ");
+  if (end == std::string_view::npos) return {};
+  text = text.substr(0, end + 1);
+  const size_t newline = text.rfind('\n');
+  if (newline != std::string_view::npos) text.remove_prefix(newline + 1);
+  return printable(text.substr(0, kLongest));
+}
+
+}  // namespace
+
+/// One worker process and the ends of its channels.
+struct Worker {
+  pid_t pid = -1;
+  Fd socket, error_output;
+  std::unique_ptr<Page> page;
+  MessageBuffer replies;
+  Tail words;
+};
+
+struct Supervisor::Impl {
+  WorkerOptions options;
+  std::unique_ptr<Worker> worker;
+  Hello hello;
+  int spawned = 0;
+  int canary_failures = 0;
+  bool lost = false;
+
+  template <class Expected>
+  tl::expected<Expected, WorkerLoss> ask(const Request& request, int entrants);
+
+  bool stopped() const { return options.stop && options.stop->load() != 0; }
+  std::optional<WorkerLoss> start();
+  std::optional<WorkerLoss> ensure();
+  tl::expected<std::unique_ptr<Worker>, std::string> spawn_worker() const;
+  tl::expected<Reply, WorkerLoss> exchange(const Request& request, milliseconds deadline,
+                                           milliseconds host_deadline, int entrants);
+  void drain_words();
+  std::optional<Ending> put_down(milliseconds grace);
+  WorkerLoss lose(Outcome outcome, const std::string& reason, int entrants);
+  WorkerLoss lose_ended(int entrants, std::optional<int64_t> kills_before);
+  WorkerLoss describe(WorkerLoss result, int entrants) const;
+};
+
+tl::expected<std::unique_ptr<Worker>, std::string> Supervisor::Impl::spawn_worker() const {
+  auto result = std::make_unique<Worker>();
+  try {
+    result->page = std::make_unique<Page>();
+  } catch (const std::system_error& error) {
+    return tl::unexpected(std::string(error.what()));
+  }
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    return tl::unexpected(system_text("socket pair"));
+  }
+  result->socket = Fd(ends[0]);
+  const Fd theirs(ends[1]);
+  if (pipe2(ends, O_CLOEXEC) != 0) return tl::unexpected(system_text("pipe"));
+  result->error_output = Fd(ends[0]);
+  const Fd their_error_output(ends[1]);
+  for (const Fd* fd : {&result->socket, &result->error_output}) {
+    if (fcntl(fd->get(), F_SETFL, O_NONBLOCK) != 0) return tl::unexpected(system_text("fcntl"));
+  }
+  const std::filesystem::path executable =
+      options.executable.empty() ? "/proc/self/exe" : options.executable;
+  const auto pid = spawn(
+      {.executable = executable,
+       .arguments = {"muse-tune", "worker", "--target", options.target, "--fd",
+                     std::to_string(kFirstInherited), "--progress-fd",
+                     std::to_string(kFirstInherited + 1), "--parent", std::to_string(getpid())},
+       .inherited = {theirs.get(), result->page->fd()},
+       .error_output = their_error_output.get()});
+  if (!pid) return tl::unexpected(pid.error());
+  result->pid = *pid;
+  return result;
+}
+
+/// One read per call: a flood must not keep us from looking at the deadline.
+void Supervisor::Impl::drain_words() {
+  char bytes[65536];
+  const ssize_t got = read(worker->error_output.get(), bytes, sizeof bytes);
+  if (got > 0) worker->words.add({bytes, static_cast<size_t>(got)});
+  if (got == 0) worker->error_output.reset();  // closed: poll would report it for ever
+}
+
+std::optional<Ending> Supervisor::Impl::put_down(milliseconds grace) {
+  const std::optional<Ending> ending = end_child(worker->pid, grace, kKillLimit);
+  lost = lost || !ending;
+  return ending;
+}
+
+WorkerLoss Supervisor::Impl::describe(WorkerLoss result, int entrants) const {
+  // The page is only a hint: a candidate may have overwritten it.
+  const Progress& progress = worker->page->progress();
+  const int entrant = progress.entrant.load();
+  if (entrant >= 0 && entrant < entrants) {
+    result.entrant = entrant;
+    result.candidate = std::max(-1, progress.candidate.load());
+    result.launch = std::max(-1, progress.launch.load());
+  }
+  result.last_words = worker->words.text();
+  if (const std::string line = last_line(result.last_words); !line.empty()) {
+    result.reason += "; its last words: " + line;
+  }
+  return result;
+}
+
+/// Puts the worker down and says why.
+WorkerLoss Supervisor::Impl::lose(Outcome outcome, const std::string& reason, int entrants) {
+  WorkerLoss result = loss(outcome, reason);
+  put_down(outcome == Outcome::kPending ? std::min(options.grace, kStopGrace) : options.grace);
+  if (lost) {
+    result.reason += fmt::format("; process {} does not end even when killed", worker->pid);
+  }
+  if (worker->error_output) drain_words();
+  result = describe(std::move(result), entrants);
+  worker.reset();
+  return result;
+}
+
+/// The worker closed its end: by dying, mostly.
+WorkerLoss Supervisor::Impl::lose_ended(int entrants, std::optional<int64_t> kills_before) {
+  const std::optional<Ending> ending = collect(worker->pid, options.grace);
+  if (!ending) return lose(Outcome::kCrashed, "worker closed its connection", entrants);
+  for (int i = 0; i < 2 && worker->error_output; ++i) drain_words();  // a pipe holds 64 KiB
+  WorkerLoss result = loss(Outcome::kCrashed, "worker " + ending->text());
+  const std::optional<int64_t> kills = out_of_memory_kills();
+  if (ending->signal == SIGKILL && kills && kills_before && *kills > *kills_before) {
+    result = loss(Outcome::kOom, "worker killed, probably for memory");
+  } else if (ending->signal == 0 && ending->status >= 0) {
+    result.reason += " before it answered";
+  }
+  result = describe(std::move(result), entrants);
+  worker.reset();
+  return result;
+}
+
+tl::expected<Reply, WorkerLoss> Supervisor::Impl::exchange(const Request& request,
+                                                           milliseconds deadline,
+                                                           milliseconds host_deadline,
+                                                           int entrants) {
+  const std::optional<int64_t> kills_before = out_of_memory_kills();
+  const std::string bytes = frame(encode(request));
+  std::string_view unsent = bytes;
+  Progress& progress = worker->page->progress();
+  progress.entrant.store(-1);  // where it was in the request before is no clue
+  Patience patience(progress, deadline, host_deadline);
+  bool announced = false;
+  for (;;) {
+    if (stopped()) return tl::unexpected(lose(Outcome::kPending, "stopped", entrants));
+    if (progress.waiting.load() == 1 && !std::exchange(announced, true)) options.on_wait();
+    if (const auto why = patience.exhausted()) {
+      return tl::unexpected(lose(Outcome::kTimeout, *why, entrants));
+    }
+    pollfd fds[2] = {
+        {worker->socket.get(), static_cast<short>(unsent.empty() ? POLLIN : POLLIN | POLLOUT), 0},
+        {worker->error_output.get(), POLLIN, 0}};  // a negative one is ignored
+    if (poll(fds, 2, static_cast<int>(kTick.count())) <= 0) continue;
+    if (fds[1].revents != 0) drain_words();
+    if (fds[0].revents & POLLOUT) {
+      const ssize_t sent = send(worker->socket.get(), unsent.data(), unsent.size(), MSG_NOSIGNAL);
+      if (sent > 0) unsent.remove_prefix(static_cast<size_t>(sent));
+    }
+    if (!(fds[0].revents & (POLLIN | POLLHUP | POLLERR))) continue;
+    char buffer[65536];
+    const ssize_t got = recv(worker->socket.get(), buffer, sizeof buffer, 0);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    if (got <= 0) return tl::unexpected(lose_ended(entrants, kills_before));
+    worker->replies.feed({buffer, static_cast<size_t>(got)});
+    const auto garbage = [&](const std::string& what) {
+      return tl::unexpected(lose(Outcome::kCrashed, "worker sent garbage: " + what, entrants));
+    };
+    const auto message = worker->replies.next();
+    if (!message) return garbage(message.error());
+    if (!*message) continue;
+    if (!worker->replies.empty()) return garbage("more than one answer");
+    auto reply = decode_reply(**message);
+    if (!reply) return garbage(reply.error());
+    return *std::move(reply);
+  }
+}
+
+/// A worker that has said hello and, where another one died before it, passed the canary.
+std::optional<WorkerLoss> Supervisor::Impl::start() {
+  auto started = spawn_worker();
+  if (!started) return loss(Outcome::kCrashed, started.error());
+  worker = *std::move(started);
+  const bool respawn = spawned++ > 0;
+  const milliseconds limit = options.start_deadline;
+  auto reply = exchange(HelloRequest{}, limit, limit, 0);
+  if (!reply) return std::move(reply.error());
+  if (const auto* refusal = std::get_if<Refusal>(&*reply)) {
+    return lose(Outcome::kCrashed, refusal->reason, 0);
+  }
+  auto* greeting = std::get_if<Hello>(&*reply);
+  if (!greeting) return lose(Outcome::kCrashed, "worker sent garbage: no hello", 0);
+  hello = std::move(*greeting);
+  if (!respawn) return std::nullopt;
+
+  auto song = exchange(CanaryRequest{}, limit, limit, 0);
+  if (song) {
+    const auto* report = std::get_if<ValidationReport>(&*song);
+    if (report && report->outcome == Outcome::kOk) {
+      canary_failures = 0;
+      return std::nullopt;
+    }
+    const auto* refusal = std::get_if<Refusal>(&*song);
+    song = tl::unexpected(lose(Outcome::kCrashed,
+                               report    ? report->reason
+                               : refusal ? refusal->reason
+                                         : "worker sent garbage: no validation",
+                               0));
+  }
+  WorkerLoss failure = std::move(song.error());
+  if (failure.outcome == Outcome::kPending) return failure;
+  lost = lost || ++canary_failures >= kCanaryFailures;
+  failure.reason = "canary after a respawn: " + failure.reason;
+  return failure;
+}
+
+std::optional<WorkerLoss> Supervisor::Impl::ensure() {
+  if (lost) return loss(Outcome::kCrashed, "the device is lost: its worker cannot be ended");
+  if (stopped()) return loss(Outcome::kPending, "stopped");
+  // One that died while nobody asked is replaced; nothing was lost with it.
+  if (worker && try_collect(worker->pid)) worker.reset();
+  return worker ? std::nullopt : start();
+}
+
+template <class Expected>
+tl::expected<Expected, WorkerLoss> Supervisor::Impl::ask(const Request& request, int entrants) {
+  if (auto failure = ensure()) return tl::unexpected(*std::move(failure));
+  auto reply = exchange(request, options.deadline, options.host_deadline, entrants);
+  if (!reply) return tl::unexpected(std::move(reply.error()));
+  if (auto* expected = std::get_if<Expected>(&*reply)) return std::move(*expected);
+  if (const auto* refusal = std::get_if<Refusal>(&*reply)) {
+    return tl::unexpected(
+        loss(Outcome::kCrashed, "worker refused the request: " + refusal->reason));
+  }
+  return tl::unexpected(
+      lose(Outcome::kCrashed, "worker sent garbage: the answer to another question", entrants));
+}
+
+Supervisor::Supervisor(WorkerOptions options) : impl_(new Impl) {
+  impl_->options = std::move(options);
+}
+
+Supervisor::~Supervisor() {
+  if (!impl_->worker) return;
+  // An idle worker takes its leave by itself; any other ends as hard as it must.
+  const std::string farewell = frame(encode(QuitRequest{}));
+  const bool sent = send(impl_->worker->socket.get(), farewell.data(), farewell.size(),
+                         MSG_NOSIGNAL) == static_cast<ssize_t>(farewell.size());
+  if (sent && collect(impl_->worker->pid, kFarewell)) return;
+  impl_->put_down(impl_->options.grace);
+}
+
+tl::expected<Hello, WorkerLoss> Supervisor::hello() {
+  if (auto failure = impl_->ensure()) return tl::unexpected(*std::move(failure));
+  return impl_->hello;
+}
+
+tl::expected<ValidationReport, WorkerLoss> Supervisor::validate(const ValidateRequest& request) {
+  return impl_->ask<ValidationReport>(request, 1);
+}
+
+tl::expected<RoundReply, WorkerLoss> Supervisor::round(const RoundRequest& request) {
+  const int entrants = static_cast<int>(request.entrants.size());
+  auto reply = impl_->ask<RoundReply>(request, entrants);
+  if (reply && reply->samples.size() != request.order.size()) {
+    return tl::unexpected(impl_->lose(Outcome::kCrashed,
+                                      fmt::format("worker sent garbage: {} samples for {} turns",
+                                                  reply->samples.size(), request.order.size()),
+                                      entrants));
+  }
+  return reply;
+}
+
+void Supervisor::set_deadline(milliseconds deadline) { impl_->options.deadline = deadline; }
+
+bool Supervisor::lost_device() const { return impl_->lost; }
+
+int Supervisor::respawns() const { return std::max(0, impl_->spawned - 1); }
+
+}  // namespace muse::tuner

@@ -2,8 +2,10 @@
 // The supervisor's side of the worker: spawn, ask, watch the deadline, contain what goes wrong.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <tl/expected.hpp>
@@ -14,21 +16,31 @@ namespace muse::tuner {
 
 /// The worker is gone or was put down.
 struct WorkerLoss {
-  Outcome outcome = Outcome::kCrashed;  ///< kCrashed, kTimeout, kOom (killed for memory)
+  Outcome outcome = Outcome::kCrashed;  ///< kCrashed, kTimeout, kOom (killed for memory), kPending
+                                        ///< (stopped)
   std::string reason;                   ///< "worker ended by signal 11 (SIGSEGV)", ...
   int entrant = -1, candidate = -1, launch = -1;  ///< where it was, from the progress page
+  std::string last_words;  ///< the end of its stderr, at most kLastWordsBytes, printable
 };
+
+inline constexpr size_t kLastWordsBytes = 8192;
 
 struct WorkerOptions {
   std::filesystem::path executable;  ///< default: this process's own
   std::string target = "host";
-  std::chrono::milliseconds deadline{2000};   ///< between two beats of progress
-  std::chrono::milliseconds grace{1000};      ///< from TERM to KILL
-  std::chrono::milliseconds start_deadline{30000};
+  std::chrono::milliseconds deadline{2000};         ///< for one launch or binding of a variant
+  std::chrono::milliseconds grace{1000};            ///< from TERM to KILL
+  std::chrono::milliseconds start_deadline{30000};  ///< for the worker's hello, and for the canary
+  /// For the host's own work between two launches (inputs, references): a hang of ours.
+  std::chrono::milliseconds host_deadline{600000};
+  /// Not null: a request in flight ends within 3 s once this is not 0, with outcome kPending.
+  const std::atomic<int>* stop = nullptr;
+  /// Called once per request that waits for another process to let go of the device.
+  std::function<void()> on_wait = [] {};
 };
 
-/// One worker process, respawned on demand. After a respawn a canary with a known answer runs before
-/// anything else. Not thread-safe.
+/// One worker process, respawned on demand. After a respawn a canary with a known answer runs
+/// before anything else. Not thread-safe; the worker dies with the thread that first asked for it.
 class Supervisor {
  public:
   explicit Supervisor(WorkerOptions options);
@@ -40,7 +52,8 @@ class Supervisor {
   tl::expected<ValidationReport, WorkerLoss> validate(const ValidateRequest& request);
   tl::expected<RoundReply, WorkerLoss> round(const RoundRequest& request);
   void set_deadline(std::chrono::milliseconds deadline);
-  /// Worker could not be waited for (it ignores KILL): the device must be quarantined.
+  /// Worker could not be waited for (it ignores KILL), or the canary failed twice in a row: the
+  /// device must be quarantined. Every later request fails at once.
   bool lost_device() const;
   int respawns() const;
 

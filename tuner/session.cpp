@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rounds and validations on the shape at hand. One shape's memory is freed before the next one's is
+// made, so the worker never needs two.
+#include "tuner/session.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "tuner/inputs.h"
+#include "tuner/plan.h"
+#include "tuner/validate.h"
+
+namespace muse::tuner {
+
+/// One candidate bound, with where it stands in its entrant.
+struct Step {
+  Program* program;
+  int candidate;  ///< -1: of the feeder
+};
+
+struct Session::Bound {
+  std::vector<Step> feeder, chain;
+  std::string fault_reason;  ///< not empty: it cannot be bound
+  Outcome fault = Outcome::kOk;
+};
+
+// Members die in reverse: programs before the memory they point to.
+struct Session::Shaped {
+  Shaped(Backend& backend, const Shape& the_shape, uint64_t the_seed)
+      : shape(the_shape), seed(the_seed), arena(backend, inputs(the_shape, the_seed)) {}
+
+  /// The host's copy lives as long as the upload takes.
+  static Inputs inputs(const Shape& shape, uint64_t seed) {
+    return make_inputs(shape, seed, Fill::kNormal);
+  }
+
+  Shape shape;
+  uint64_t seed;
+  Arena arena;
+  std::map<std::string, std::unique_ptr<Program>> programs;  ///< by candidate and partials
+  std::map<std::string, Bound> chains;                       ///< by feeder and chain
+};
+
+namespace {
+
+void run(Publisher& publisher, const std::vector<Step>& steps, int entrant) {
+  for (const Step& step : steps) {
+    for (int launch = 0; launch < step.program->launches(); ++launch) {
+      publisher.at(entrant, step.candidate, launch);
+      step.program->launch(launch);
+    }
+  }
+}
+
+std::string program_key(const Candidate& candidate, const Handoff& partials) {
+  return fmt::format("{}@{}_{}", key(candidate), partials.split_capacity,
+                     static_cast<int>(partials.partial_type));
+}
+
+RoundReply::One failed(const Failure& failure) {
+  return {.span_ns = 0,
+          .rejected = {},
+          .outcome = std::string(name(failure.outcome)),
+          .reason = failure.reason};
+}
+
+/// Small, ragged, more than one page a request: every stage has something to get wrong.
+Shape canary_shape() {
+  Shape shape;
+  shape.problem = {.batch = 2,
+                   .q_len = 2,
+                   .num_q_heads = 4,
+                   .num_kv_heads = 2,
+                   .page_size = 4,
+                   .window = 16,
+                   .rope_theta = 500000,
+                   .max_context = 32};
+  shape.lengths.profile = Profile::kList;
+  shape.lengths.list = {24, 7};
+  shape.lengths.context = 24;
+  shape.lengths.pool_bytes = 1 << 16;
+  return shape;
+}
+
+}  // namespace
+
+Failure current_failure() {
+  try {
+    throw;
+  } catch (const TrialError& error) {
+    return {error.outcome, printable(error.what())};
+  } catch (const std::bad_alloc&) {
+    return {Outcome::kOom, "out of host memory: std::bad_alloc"};
+  } catch (const std::exception& error) {
+    return {Outcome::kLaunchFailed, "exception: " + printable(error.what())};
+  } catch (...) {
+    return {Outcome::kLaunchFailed, "an exception that is no std::exception"};
+  }
+}
+
+Session::Session(Backend& backend, Publisher& publisher, const Registry& registry)
+    : backend_(watch(backend, publisher)), publisher_(publisher), registry_(registry) {}
+
+Session::~Session() = default;
+
+ValidationReport Session::judge(const Chain& chain, const Shape& shape,
+                                const ValidateOptions& options) {
+  shaped_.reset();
+  publisher_.at(0, -1, -1);
+  try {
+    return muse::tuner::validate(*backend_, chain, shape, options);
+  } catch (...) {
+    const Failure failure = current_failure();
+    return {.outcome = failure.outcome, .reason = failure.reason, .gates = {}};
+  }
+}
+
+Reply Session::validate(const ValidateRequest& request) {
+  const auto shape = parse_shape(request.shape);
+  if (!shape) return Refusal{fmt::format("shape '{}': {}", request.shape, shape.error())};
+  const auto chain = registry_.parse_chain(request.chain);
+  if (!chain) return Refusal{fmt::format("chain '{}': {}", request.chain, chain.error())};
+  ValidateOptions options;
+  options.seed = request.seed;
+  options.phase = [this](bool) { publisher_.beat(); };
+  options.announce = [this](int candidate, int launch) { publisher_.at(0, candidate, launch); };
+  return judge(*chain, *shape, options);
+}
+
+Reply Session::canary() {
+  const auto base = default_base(backend_->target(), registry_);
+  if (!base) return Refusal{"no base to check the device with: " + base.error()};
+  ValidateOptions options;
+  options.fills = {Fill::kNormal};
+  options.phase = [this](bool) { publisher_.beat(); };
+  return judge(*base, canary_shape(), options);
+}
+
+Session::Shaped& Session::shaped(const Shape& shape, uint64_t seed) {
+  if (!shaped_ || !(shaped_->shape == shape) || shaped_->seed != seed) {
+    shaped_.reset();
+    shaped_ = std::make_unique<Shaped>(*backend_, shape, seed);
+  }
+  return *shaped_;
+}
+
+// What cannot be bound stays so for the shape: the failure is kept like a program.
+const Session::Bound& Session::bound(Shaped& shaped, const EntrantText& entrant, int index) {
+  const auto [found, added] = shaped.chains.try_emplace(entrant.feeder + " > " + entrant.chain);
+  Bound& bound = found->second;
+  if (!added) return bound;
+  try {
+    const auto parse = [&](const std::string& text) {
+      auto chain = registry_.parse_chain(text);
+      if (!chain) throw TrialError(Outcome::kUnsupported, chain.error());
+      return *std::move(chain);
+    };
+    Chain all = entrant.feeder.empty() ? Chain{} : parse(entrant.feeder);
+    const size_t feeders = all.size();
+    for (Candidate& candidate : parse(entrant.chain)) all.push_back(std::move(candidate));
+    const Problem& problem = shaped.shape.problem;
+    if (const Support joined = joins(problem, all); !joined.ok()) {
+      throw TrialError(Outcome::kUnsupported, joined.reason);
+    }
+    if (span(all).first != Stage::kPrepare) {
+      throw TrialError(Outcome::kUnmeasurable, "nothing computes what the first stage reads");
+    }
+    Handoff partials{.kind = HandoffKind::kO};  // anything without partials
+    for (size_t i = 0; i < all.size(); ++i) {
+      const Candidate& candidate = all[i];
+      const int number = i < feeders ? -1 : static_cast<int>(i - feeders);
+      publisher_.at(index, number, -1);
+      const Handoff left = candidate.variant->produces(problem, candidate.configuration);
+      if (left.kind == HandoffKind::kPartials) partials = left;
+      std::unique_ptr<Program>& program = shaped.programs[program_key(candidate, partials)];
+      if (!program) {
+        const Geometry geometry =
+            candidate.variant->geometry(problem, candidate.configuration, backend_->device_class());
+        program = backend_->bind(candidate, problem, shaped.arena.buffers(partials, false),
+                                 shaped.arena.workspace(key(candidate), geometry.workspace));
+      }
+      (number < 0 ? bound.feeder : bound.chain).push_back({program.get(), number});
+    }
+  } catch (...) {
+    const Failure failure = current_failure();
+    bound = {.feeder = {}, .chain = {}, .fault_reason = failure.reason, .fault = failure.outcome};
+  }
+  return bound;
+}
+
+RoundReply::One Session::take(Shaped& shaped, const RoundRequest& request, int index) {
+  const Bound& bound = this->bound(shaped, request.entrants[static_cast<size_t>(index)], index);
+  if (bound.fault != Outcome::kOk) return failed({bound.fault, bound.fault_reason});
+  const bool cold = request.regime == profiler::name(profiler::Regime::kCold);
+  bool fed = false;
+  try {
+    const profiler::Sample sample = backend_->sampler().take(
+        [&] {
+          run(publisher_, bound.feeder, index);
+          backend_->synchronize();
+          fed = true;
+          if (cold) backend_->flush_caches();
+          publisher_.at(index, 0, 0);  // fetches the page's line before the clock starts
+        },
+        [&] { run(publisher_, bound.chain, index); });
+    backend_->synchronize();
+    return {.span_ns = sample.span_ns, .rejected = sample.rejected, .outcome = {}, .reason = {}};
+  } catch (...) {
+    Failure failure = current_failure();
+    if (!fed) failure.reason = "what runs before it: " + failure.reason;
+    return failed(failure);
+  }
+}
+
+Reply Session::round(const RoundRequest& request) {
+  const auto shape = parse_shape(request.shape);
+  if (!shape) return Refusal{fmt::format("shape '{}': {}", request.shape, shape.error())};
+  const auto regime = profiler::parse_regime(request.regime);
+  if (!regime) return Refusal{fmt::format("unknown regime '{}'", request.regime)};
+  RoundReply reply;
+  const auto fail_all = [&](const Failure& failure) {
+    reply.samples.assign(request.order.size(), failed(failure));
+    return reply;
+  };
+  if (*regime == profiler::Regime::kRotating) {
+    return fail_all({Outcome::kUnmeasurable,
+                     "regime rotating replays graphs over copies of the "
+                     "inputs, and this target has no graphs"});
+  }
+  publisher_.at(-1, -1, -1);
+  Shaped* shaped = nullptr;
+  try {
+    shaped = &this->shaped(*shape, request.seed);
+  } catch (...) {
+    return fail_all(current_failure());
+  }
+  for (const int index : request.order) reply.samples.push_back(take(*shaped, request, index));
+  publisher_.at(-1, -1, -1);
+  const profiler::HostClock clock = profiler::read_host_clock();
+  reply.cpu_mhz = clock.cpu_mhz;
+  reply.load = clock.load;
+  return reply;
+}
+
+}  // namespace muse::tuner

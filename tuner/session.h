@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the worker keeps between requests: the last shape's data, its candidates bound; and how it
+// runs a round or a validation on it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "tuner/arena.h"
+#include "tuner/backend.h"
+#include "tuner/protocol.h"
+#include "tuner/watched_backend.h"
+#include "variants/registry.h"
+
+namespace muse::tuner {
+
+/// How an exception that a variant let out reads as an outcome.
+struct Failure {
+  Outcome outcome;
+  std::string reason;
+};
+/// Of the exception in flight; call inside a catch block. bad_alloc is kOom, an unknown type or any
+/// other standard one kLaunchFailed, a TrialError its own.
+Failure current_failure();
+
+class Session {
+ public:
+  /// The three must outlive it.
+  Session(Backend& backend, Publisher& publisher, const Registry& registry);
+  ~Session();
+
+  /// Never throws for what a candidate does in this process.
+  Reply validate(const ValidateRequest& request);
+  Reply round(const RoundRequest& request);
+  /// The default base of the target on a tiny shape.
+  Reply canary();
+
+ private:
+  struct Shaped;
+  /// A chain ready to run, feeder first.
+  struct Bound;
+
+  Shaped& shaped(const Shape& shape, uint64_t seed);
+  const Bound& bound(Shaped& shaped, const EntrantText& entrant, int index);
+  RoundReply::One take(Shaped& shaped, const RoundRequest& request, int index);
+  ValidationReport judge(const Chain& chain, const Shape& shape, const ValidateOptions& options);
+
+  std::unique_ptr<Backend> backend_;  ///< watched
+  Publisher& publisher_;
+  const Registry& registry_;
+  std::unique_ptr<Shaped> shaped_;
+};
+
+}  // namespace muse::tuner

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Forwards to a backend, with a variant's code on the clock.
+#include "tuner/watched_backend.h"
+
+#include <utility>
+
+namespace muse::tuner {
+namespace {
+
+class WatchedProgram final : public Program {
+ public:
+  WatchedProgram(std::unique_ptr<Program> inner, Publisher& publisher)
+      : inner_(std::move(inner)), publisher_(publisher) {}
+  int launches() const override { return inner_->launches(); }
+  void launch(int launch) override {
+    const OnTheClock clock(publisher_);
+    inner_->launch(launch);
+  }
+
+ private:
+  std::unique_ptr<Program> inner_;
+  Publisher& publisher_;
+};
+
+class WatchedBackend final : public Backend {
+ public:
+  WatchedBackend(Backend& inner, Publisher& publisher) : inner_(inner), publisher_(publisher) {}
+
+  TargetKind target() const override { return inner_.target(); }
+  const DeviceClass& device_class() const override { return inner_.device_class(); }
+  const profiler::DeviceInstance& device_instance() const override {
+    return inner_.device_instance();
+  }
+  void* allocate(int64_t bytes) override { return inner_.allocate(bytes); }
+  void release(void* address) override { inner_.release(address); }
+  void upload(void* target, const void* host, int64_t bytes) override {
+    inner_.upload(target, host, bytes);
+  }
+  void download(void* host, const void* target, int64_t bytes) override {
+    inner_.download(host, target, bytes);
+  }
+  void fill(void* target, uint8_t byte, int64_t bytes) override {
+    inner_.fill(target, byte, bytes);
+  }
+  void synchronize() override {
+    const OnTheClock clock(publisher_);
+    inner_.synchronize();
+  }
+  std::unique_ptr<Program> bind(const Candidate& candidate, const Problem& problem,
+                                const Buffers& buffers, void* workspace) override {
+    const OnTheClock clock(publisher_);
+    return std::make_unique<WatchedProgram>(inner_.bind(candidate, problem, buffers, workspace),
+                                            publisher_);
+  }
+  profiler::Sampler& sampler() override { return inner_.sampler(); }
+  void flush_caches() override { inner_.flush_caches(); }
+  std::string protocol() const override { return inner_.protocol(); }
+
+ private:
+  Backend& inner_;
+  Publisher& publisher_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> watch(Backend& inner, Publisher& publisher) {
+  return std::make_unique<WatchedBackend>(inner, publisher);
+}
+
+}  // namespace muse::tuner
