@@ -211,21 +211,24 @@ bool read_parts(Reader& reader, Shape& shape) {
   return capacity;
 }
 
-// A second way of writing a number (ps01, kv1.0) or a part that only repeats a default.
+std::string_view take_part(std::string_view& text) {
+  const std::string_view part = text.substr(0, text.find('_'));
+  text.remove_prefix(std::min(part.size() + 1, text.size()));
+  return part;
+}
+
+// A second way of writing a number (ps01, kv1.0) or a part that only repeats a default. Both texts
+// have the same parts in the same order, but for those that the canonical one leaves out.
 std::string canonical_error(std::string_view text, std::string_view canonical) {
-  if (text == canonical) return {};
-  size_t begin = 0;
-  for (size_t i = 0; i < std::min(text.size(), canonical.size()) && text[i] == canonical[i]; ++i) {
-    if (text[i] == '_') begin = i + 1;
+  while (!text.empty()) {
+    const std::string_view wrong = take_part(text);
+    const std::string_view right = take_part(canonical);
+    if (wrong == right) continue;
+    const bool optional = right.empty() || wrong.substr(0, 2) != right.substr(0, 2);
+    if (optional) return fmt::format("part '{}' repeats a default; leave it out", wrong);
+    return fmt::format("part '{}' is written '{}'", wrong, right);
   }
-  const auto part_at = [](std::string_view whole, size_t from) {
-    return whole.substr(from, whole.find('_', from) - from);
-  };
-  if (begin > canonical.size()) begin = canonical.size();
-  const std::string_view wrong = part_at(text, begin);
-  const std::string_view right = part_at(canonical, begin);
-  if (right.empty()) return fmt::format("part '{}' repeats a default; leave it out", wrong);
-  return fmt::format("part '{}' is written '{}'", wrong, right);
+  return {};
 }
 
 }  // namespace

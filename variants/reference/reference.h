@@ -29,14 +29,15 @@ struct Pair {
   auto operator<=>(const Pair&) const = default;
 };
 
-/// All pairs where the work (sum of attended keys over pairs and queries) is at most `budget`; else a
-/// seeded sample of about that much work plus every pair of every request of at most 64 tokens. At
-/// least one pair of the longest request is in it. Ordered.
+/// All pairs where the work (sum of attended keys over pairs and queries) is at most `budget`; else
+/// a seeded sample of about that much work plus every pair of every request of at most 64 tokens.
+/// At least one pair of the longest request is in it. Ordered.
 std::vector<Pair> sample_pairs(const Problem& problem, const Buffers& in, int64_t budget,
                                uint64_t seed);
 
 /// Attention of the pairs: o double [pairs, L, D] before any rounding, lse double base 2 [pairs, L]
-/// (-inf and 0 for a fully masked query). Reads q8 and the cache after the store, attended rows only.
+/// (-inf and 0 for a fully masked query). Reads q8 and the cache after the store, attended rows
+/// only.
 struct Attention {
   std::vector<double> o;
   std::vector<double> lse;
@@ -49,7 +50,9 @@ Attention attention(const Problem& problem, const Buffers& in, const uint8_t* q8
 Attention attention_fa3(const Problem& problem, const Buffers& in, const uint8_t* q8,
                         const std::vector<Pair>& pairs);
 
-/// O from Partials in float64: [T, Hq, D]; splits at or beyond n_splits[b] are not read.
+/// O from Partials in float64: [T, Hq, D]; splits at or beyond n_splits[b] are not read, partials
+/// of empty splits (lse = -inf) neither; 0 where all are empty, NaN where n_splits[b] is not
+/// in 1..S.
 std::vector<double> combine(const Problem& problem, const Buffers& in);
 
 /// out from O and qkv in float64: [T, Hq, D].
