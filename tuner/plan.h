@@ -14,9 +14,10 @@
 
 namespace muse::tuner {
 
-/// --stage, --variant, --shape: empty = all.
+/// --stage, --variant, --shape: empty = all. The base is what everything is compared with: no
+/// variant_glob (and no include or override of the config) takes its candidates out.
 struct Filter {
-  std::optional<Stage> stage;
+  std::optional<Stage> stage;  ///< keeps the candidates whose span covers it
   std::string variant_glob;
   std::string shape_glob;  ///< matched against the shape's key
 };
@@ -29,7 +30,7 @@ struct PlanItem {
   size_t shape = 0;  ///< index into Plan::shapes
   profiler::Regime regime = profiler::Regime::kCold;
   Action action = Action::kMeasure;
-  std::string reason;  ///< measure: "new"; reuse: the stored outcome; skip: why
+  std::string reason;  ///< measure: "new" or "unfinished"; reuse: the stored outcome; skip: why
 };
 
 struct Plan {
@@ -40,11 +41,13 @@ struct Plan {
 };
 
 /// Outcome of an earlier trial with the same key, if any.
-using Known = std::function<std::optional<Outcome>(const Candidate&, const Shape&,
-                                                   profiler::Regime)>;
+using Known =
+    std::function<std::optional<Outcome>(const Candidate&, const Shape&, profiler::Regime)>;
 
-/// Errors (exit 2): a filter that keeps nothing, a base that is unknown, does not join, does not cover
-/// the step or is for another target, a config whose variants have none for this target.
+/// Variants of other targets have no items; one whose space the config empties has an item with its
+/// default configuration, skipped. Errors (exit 2): a filter that keeps nothing, a base that is
+/// unknown, does not join, does not cover the step or is for another target, a config whose
+/// variants have none for this target.
 tl::expected<Plan, std::string> make_plan(const Spec& spec, const Registry& registry,
                                           const DeviceClass& device, const Filter& filter,
                                           const Known& known);
@@ -53,8 +56,9 @@ tl::expected<Plan, std::string> make_plan(const Spec& spec, const Registry& regi
 /// attention/mma, combine/gated; all at their default configurations.
 tl::expected<Chain, std::string> default_base(TargetKind target, const Registry& registry);
 
-/// Chains that cover the whole step, made from the given candidates per span (best first), whose
+/// Chains that cover the span, made from the given candidates per span (best first), whose
 /// hand-offs join; ordered by key, each once.
-std::vector<Chain> compose(const Problem& problem, const std::vector<Candidate>& candidates);
+std::vector<Chain> compose(const Problem& problem, const std::vector<Candidate>& candidates,
+                           Span span = kWholeStep);
 
 }  // namespace muse::tuner

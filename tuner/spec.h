@@ -58,10 +58,11 @@ struct DispatchRules {
 };
 
 struct Spec {
-  std::string path;  ///< as given
-  std::string text;  ///< the file's bytes
-  std::string hash;  ///< of the text
+  std::string path;                              ///< as given
+  std::string text;                              ///< the file's bytes
+  std::string hash;                              ///< of the text
   std::optional<std::vector<std::string>> base;  ///< candidate keys as written
+  Mark base_mark;                                ///< of the list, where there is one
   std::vector<ShapeEntry> shapes;                ///< expanded, in file order, each once
   VariantRules variants;
   PipelineRules pipelines;
@@ -77,7 +78,9 @@ tl::expected<Spec, Diagnostics> load_spec(const std::filesystem::path& file,
 tl::expected<Spec, Diagnostics> parse_spec(std::string_view text, const std::string& path,
                                            const Registry& registry);
 
-/// The space of a variant under the spec's overrides and constraints.
+/// The space of a variant under the spec's overrides and constraints. Overrides narrow: of a
+/// tunable's own values those remain that the last matching override lists. Empty where nothing
+/// remains.
 std::vector<Configuration> space(const Spec& spec, const Variant& variant);
 
 /// A commented config for this device, valid for load_spec; `host` chooses the sizes.
