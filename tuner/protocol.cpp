@@ -91,7 +91,7 @@ Enum read_name(const Json& json, const char* key, std::initializer_list<Enum> al
   for (const Enum one : all) {
     if (name(one) == text) return one;
   }
-  throw Malformed(fmt::format("'{}' is no {}", printable(text), key));
+  throw Malformed(fmt::format("'{}' is no {}", plain_text(text), key));
 }
 
 Json to_json(const HelloRequest&) { return {{"kind", "hello"}}; }
@@ -232,7 +232,7 @@ GateResult read_gate(const Json& json) {
 Outcome read_outcome(const Json& json) {
   const std::string& text = read_text(json, "outcome");
   const std::optional<Outcome> outcome = parse_outcome(text);
-  if (!outcome) throw Malformed(fmt::format("'{}' is no outcome", printable(text)));
+  if (!outcome) throw Malformed(fmt::format("'{}' is no outcome", plain_text(text)));
   return *outcome;
 }
 
@@ -295,7 +295,7 @@ Request read_request(const Json& json) {
   if (kind == "validate") return read_validate(json);
   if (kind == "round") return read_round(json);
   if (kind == "quit") return QuitRequest{};
-  throw Malformed(fmt::format("unknown request '{}'", printable(kind)));
+  throw Malformed(fmt::format("unknown request '{}'", plain_text(kind)));
 }
 
 Reply read_reply(const Json& json) {
@@ -304,7 +304,7 @@ Reply read_reply(const Json& json) {
   if (kind == "validation") return read_report(json);
   if (kind == "round") return read_round_reply(json);
   if (kind == "refusal") return Refusal{read_text(json, "reason")};
-  throw Malformed(fmt::format("unknown reply '{}'", printable(kind)));
+  throw Malformed(fmt::format("unknown reply '{}'", plain_text(kind)));
 }
 
 template <class Message>
@@ -381,7 +381,7 @@ tl::expected<std::optional<std::string>, std::string> MessageBuffer::next() {
   return message;
 }
 
-std::string printable(std::string_view text) {
+std::string plain_text(std::string_view text) {
   std::string clean;
   for (size_t at = 0; at < text.size();) {
     const size_t length = sequence(text, at);

@@ -119,6 +119,6 @@ class MessageBuffer {
 };
 
 /// The text fit for a terminal and a database: no control bytes but newlines, valid UTF-8.
-std::string printable(std::string_view text);
+std::string plain_text(std::string_view text);
 
 }  // namespace muse::tuner

@@ -92,11 +92,11 @@ Failure current_failure() {
   try {
     throw;
   } catch (const TrialError& error) {
-    return {error.outcome, printable(error.what())};
+    return {error.outcome, plain_text(error.what())};
   } catch (const std::bad_alloc&) {
     return {Outcome::kOom, "out of host memory: std::bad_alloc"};
   } catch (const std::exception& error) {
-    return {Outcome::kLaunchFailed, "exception: " + printable(error.what())};
+    return {Outcome::kLaunchFailed, "exception: " + plain_text(error.what())};
   } catch (...) {
     return {Outcome::kLaunchFailed, "an exception that is no std::exception"};
   }

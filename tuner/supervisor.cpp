@@ -110,7 +110,7 @@ class Tail {
   }
   std::string text() const {
     const std::string_view all(text_);
-    return printable(all.substr(all.size() - std::min(all.size(), kLastWordsBytes)));
+    return plain_text(all.substr(all.size() - std::min(all.size(), kLastWordsBytes)));
   }
 
  private:
@@ -125,7 +125,7 @@ std::string last_line(std::string_view text) {
   text = text.substr(0, end + 1);
   const size_t newline = text.rfind('\n');
   if (newline != std::string_view::npos) text.remove_prefix(newline + 1);
-  return printable(text.substr(0, kLongest));
+  return plain_text(text.substr(0, kLongest));
 }
 
 }  // namespace

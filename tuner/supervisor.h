@@ -20,7 +20,7 @@ struct WorkerLoss {
                                         ///< (stopped)
   std::string reason;                   ///< "worker ended by signal 11 (SIGSEGV)", ...
   int entrant = -1, candidate = -1, launch = -1;  ///< where it was, from the progress page
-  std::string last_words;  ///< the end of its stderr, at most kLastWordsBytes, printable
+  std::string last_words;  ///< the end of its stderr, at most kLastWordsBytes, plain_text
 };
 
 inline constexpr size_t kLastWordsBytes = 8192;

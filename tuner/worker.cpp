@@ -153,7 +153,7 @@ int serve(const std::string& target, int fd, Publisher& publisher) {
       service.emplace(make_host_backend(), publisher);
     }
   } catch (const std::exception& error) {
-    why_not = printable(error.what());
+    why_not = plain_text(error.what());
   }
   MessageBuffer buffer;
   while (const std::optional<std::string> text = receive(fd, buffer)) {
