@@ -1,1 +1,335 @@
 // SPDX-License-Identifier: Apache-2.0
+// The five gates' comparisons and limits. A limit is tested as !(error <= limit): false for NaN.
+#include "tuner/gates.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+#include "tuner/arena.h"
+#include "variants/numerics.h"
+
+namespace muse::tuner {
+namespace {
+
+constexpr double kMinimumCosine = 0.998;
+constexpr double kEndToEndRelrms = 3e-2;
+constexpr double kMaximumUlp = 2;
+constexpr double kSmallestNormal = 0x1p-126;  // of bf16 and f32
+
+template <class T>
+T load(std::span<const uint8_t> bytes, int64_t index) {
+  T value;
+  std::memcpy(&value, bytes.data() + static_cast<size_t>(index) * sizeof(T), sizeof(T));
+  return value;
+}
+
+GateFailure fail(std::string_view buffer, int64_t index, double got, double expected, double limit,
+                 std::string what) {
+  return {std::string(buffer), index, got, expected, limit, std::move(what)};
+}
+
+GateFailure fail_reference(std::string_view buffer, int64_t index, double got, double expected) {
+  return fail(buffer, index, got, expected, 0, "the reference itself is not finite");
+}
+
+/// Sums that relRMS, cosine and gain are made of.
+struct Moments {
+  double error2 = 0, ref2 = 0, got2 = 0, dot = 0;
+  void add(double got, double ref) {
+    error2 += (got - ref) * (got - ref);
+    ref2 += ref * ref;
+    got2 += got * got;
+    dot += got * ref;
+  }
+  void add(const Moments& other) {
+    error2 += other.error2;
+    ref2 += other.ref2;
+    got2 += other.got2;
+    dot += other.dot;
+  }
+  double relrms() const { return ref2 > 0 ? std::sqrt(error2 / ref2) : std::sqrt(error2); }
+  double cosine() const { return dot / std::sqrt(ref2 * got2); }
+  double gain() const { return dot / ref2; }
+};
+
+Moments moments(std::span<const double> got, std::span<const double> ref) {
+  Moments m;
+  for (size_t i = 0; i < ref.size(); ++i) m.add(got[i], ref[i]);
+  return m;
+}
+
+double largest_error(std::span<const double> got, std::span<const double> ref) {
+  double largest = 0;
+  for (size_t i = 0; i < ref.size(); ++i) largest = std::max(largest, std::abs(got[i] - ref[i]));
+  return largest;
+}
+
+/// The further from what is wanted, so that one number stands for all (token, head).
+void keep_largest(double& worst, double value) {
+  if (!(value <= worst)) worst = value;
+}
+
+/// E4M3 codes in the order of their values; both zeros are 0.
+int code_rank(uint8_t code) {
+  const int magnitude = code & 0x7F;
+  return (code & 0x80) ? -magnitude : magnitude;
+}
+
+bool is_nan_code(uint8_t code) { return (code & 0x7F) == kE4m3Nan; }
+
+/// Distance of neighbouring bf16 values at `value`.
+double bf16_ulp(double value) {
+  const double magnitude = std::max(std::abs(value), kSmallestNormal);
+  return std::ldexp(1.0, std::ilogb(magnitude) - 7);
+}
+
+/// One (token, head) of the attention gate.
+struct Head {
+  int64_t offset;  ///< of its first element in the buffer
+  std::span<const double> got, ref, fa3;
+};
+
+std::optional<GateFailure> judge_elements(std::string_view buffer, const Head& head,
+                                          double& worst) {
+  double ref2 = 0;
+  for (const double r : head.ref) ref2 += r * r;
+  const double rms = std::sqrt(ref2 / static_cast<double>(head.ref.size()));
+  const double floor = 2 * largest_error(head.fa3, head.ref) + 0x1p-8 * rms;
+  for (size_t d = 0; d < head.ref.size(); ++d) {
+    const double ref = head.ref[d], got = head.got[d];
+    const int64_t index = head.offset + static_cast<int64_t>(d);
+    if (!std::isfinite(ref) || !std::isfinite(floor)) {
+      return fail_reference(buffer, index, got, ref);
+    }
+    const double limit = floor + 0x1p-8 * std::abs(ref);
+    const double error = std::abs(got - ref);
+    if (!(error <= limit)) return fail(buffer, index, got, ref, limit, "element error");
+    if (limit > 0) worst = std::max(worst, error / limit);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string_view name(Gate gate) {
+  switch (gate) {
+    case Gate::kPoison:
+      return "poison";
+    case Gate::kPrepare:
+      return "prepare";
+    case Gate::kAttention:
+      return "attention";
+    case Gate::kGate:
+      return "gate";
+    case Gate::kEndToEnd:
+      return "end_to_end";
+  }
+  return "";
+}
+
+std::string GateFailure::text(Gate gate) const {
+  const std::string where = index < 0 ? std::string() : fmt::format(", index {}", index);
+  return fmt::format("gate {}, buffer {}{}: got {:.9g}, expected {:.9g}, limit {:.4g} ({})",
+                     name(gate), buffer, where, got, expected, limit, what);
+}
+
+double element_value(Element element, std::span<const uint8_t> bytes, int64_t index) {
+  switch (element) {
+    case Element::kBf16:
+      return bf16_to_f32(load<uint16_t>(bytes, index));
+    case Element::kE4m3:
+      return e4m3_to_f32(load<uint8_t>(bytes, index));
+    case Element::kF32:
+      return load<float>(bytes, index);
+    case Element::kI32:
+      return load<int32_t>(bytes, index);
+    case Element::kI64:
+      return static_cast<double>(load<int64_t>(bytes, index));
+    case Element::kByte:
+      return load<uint8_t>(bytes, index);
+  }
+  return 0;
+}
+
+std::optional<GateFailure> judge_equal(std::string_view buffer, Element element,
+                                       std::span<const uint8_t> expected,
+                                       std::span<const uint8_t> got, std::string_view what) {
+  if (std::memcmp(expected.data(), got.data(), expected.size()) == 0) return std::nullopt;
+  const auto bad = std::mismatch(expected.begin(), expected.end(), got.begin()).first;
+  const int64_t index = (bad - expected.begin()) / size_bytes(element);
+  return fail(buffer, index, element_value(element, got, index),
+              element_value(element, expected, index), 0, std::string(what));
+}
+
+std::optional<GateFailure> judge_written(std::string_view buffer, Element element,
+                                         std::span<const uint8_t> got) {
+  const int64_t size = size_bytes(element);
+  const int64_t count = static_cast<int64_t>(got.size()) / size;
+  for (int64_t i = 0; i < count; ++i) {
+    const double value = element_value(element, got, i);
+    const bool poisoned = std::all_of(got.begin() + i * size, got.begin() + (i + 1) * size,
+                                      [](uint8_t byte) { return byte == kPoisonByte; });
+    if (poisoned) return fail(buffer, i, value, 0, 0, "element never written");
+    if (std::isnan(value) && element != Element::kE4m3) {
+      return fail(buffer, i, value, 0, 0, "NaN");
+    }
+  }
+  return std::nullopt;
+}
+
+Judgement judge_codes(std::string_view buffer, std::span<const uint8_t> expected,
+                      std::span<const uint8_t> got) {
+  const auto count = static_cast<double>(expected.size());
+  const double allowed = std::max(2.0, std::floor(2e-5 * count));
+  double mismatches = 0, max_step = 0;
+  std::optional<GateFailure> failure;
+  int64_t last = -1;
+  for (size_t i = 0; i < expected.size() && !failure; ++i) {
+    if (expected[i] == got[i]) continue;
+    ++mismatches;
+    last = static_cast<int64_t>(i);
+    const int step = std::abs(code_rank(expected[i]) - code_rank(got[i]));
+    max_step = std::max(max_step, static_cast<double>(step));
+    const double from = e4m3_to_f32(expected[i]), to = e4m3_to_f32(got[i]);
+    if (is_nan_code(expected[i]) != is_nan_code(got[i])) {
+      failure = fail(buffer, last, to, from, 0, "NaN code");
+    } else if (step > 1) {
+      failure = fail(buffer, last, to, from, 1, fmt::format("{} code steps", step));
+    } else if (mismatches > allowed) {
+      failure = fail(buffer, last, to, from, allowed, "too many codes differ");
+    }
+  }
+  return {{{"mismatches", mismatches}, {"max_step", max_step}}, failure};
+}
+
+int64_t head_offset(const Problem& p, const reference::Pair& pair, int64_t i) {
+  return ((pair.request * p.q_len + i) * p.num_q_heads + pair.head) * p.head_dim;
+}
+
+Judgement judge_attention(std::string_view buffer, const Problem& p, Precision precision,
+                          const AttentionTruth& truth, std::span<const double> got) {
+  const auto width = static_cast<size_t>(p.head_dim);
+  const std::span<const double> exact(truth.exact.o), fa3(truth.fa3.o);
+  const double relrms_fa3 = moments(fa3, exact).relrms();
+  const double gain_limit = 2e-3 + relrms_fa3 * relrms_fa3;
+  Moments all;
+  double worst_element = 0, worst_cosine = 1, worst_gain = 0;
+  std::optional<GateFailure> failure;
+  for (size_t row = 0; row < exact.size() / width && !failure; ++row) {
+    const auto i = static_cast<int64_t>(row) % p.q_len;
+    const reference::Pair& pair = truth.pairs[row / static_cast<size_t>(p.q_len)];
+    const Head head{head_offset(p, pair, i), got.subspan(row * width, width),
+                    exact.subspan(row * width, width), fa3.subspan(row * width, width)};
+    failure = judge_elements(buffer, head, worst_element);
+    const Moments m = moments(head.got, head.ref);
+    all.add(m);
+    if (failure || m.ref2 == 0) continue;  // a zero head was judged exactly, element by element
+    worst_cosine = std::min(worst_cosine, m.cosine());
+    keep_largest(worst_gain, std::abs(m.gain() - 1));
+    if (!(m.cosine() >= kMinimumCosine)) {
+      failure = fail(buffer, head.offset, m.cosine(), 1, kMinimumCosine, "cosine of this head");
+    } else if (!(std::abs(m.gain() - 1) <= gain_limit)) {
+      failure = fail(buffer, head.offset, m.gain(), 1, gain_limit, "gain of this head");
+    }
+  }
+  const double limit = precision == Precision::kE4m3 ? 1.5 * relrms_fa3 + 2.5e-3 : 4e-3;
+  if (!failure && !(all.relrms() <= limit)) {
+    failure = fail(buffer, -1, all.relrms(), 0, limit, "relRMS");
+  }
+  return {{{"relrms", all.relrms()},
+           {"relrms_fa3", relrms_fa3},
+           {"worst_element", worst_element},
+           {"worst_cosine", worst_cosine},
+           {"worst_gain", worst_gain}},
+          failure};
+}
+
+Judgement judge_lse(std::string_view buffer, const Problem& p, const AttentionTruth& truth,
+                    std::span<const double> got) {
+  Judgement verdict;
+  double& worst = verdict.metrics["worst_lse"];
+  for (size_t row = 0; row < got.size() && !verdict.failure; ++row) {
+    const double ref = truth.exact.lse[row];
+    const reference::Pair& pair = truth.pairs[row / static_cast<size_t>(p.q_len)];
+    const int64_t index = head_offset(p, pair, static_cast<int64_t>(row) % p.q_len) / p.head_dim;
+    const double limit = 2e-2 + 1e-3 * std::abs(ref);
+    if (std::isnan(ref)) {
+      verdict.failure = fail_reference(buffer, index, got[row], ref);
+    } else if (got[row] != ref && !(std::abs(got[row] - ref) <= limit)) {  // equal: both -inf
+      verdict.failure =
+          fail(buffer, index, got[row], ref, limit, "log-sum-exp over all splits, base 2");
+    } else if (got[row] != ref) {
+      worst = std::max(worst, std::abs(got[row] - ref));
+    }
+  }
+  return verdict;
+}
+
+Judgement judge_combine(std::string_view buffer, int64_t head_dim, std::span<const double> expected,
+                        std::span<const uint16_t> got) {
+  Judgement verdict;
+  double& worst = verdict.metrics["worst_element"];
+  double rms = 0;
+  for (size_t i = 0; i < expected.size() && !verdict.failure; ++i) {
+    const auto width = static_cast<size_t>(head_dim);
+    if (i % width == 0) {
+      double ref2 = 0;
+      for (const double r : expected.subspan(i, width)) ref2 += r * r;
+      rms = std::sqrt(ref2 / static_cast<double>(head_dim));
+    }
+    // Half an ulp of bf16 is 2^-9 of the value at most; the rest is for an exp2 of 10 bits.
+    const double limit = 0x1p-8 * std::abs(expected[i]) + 0x1p-10 * rms;
+    const double value = bf16_to_f32(got[i]), error = std::abs(value - expected[i]);
+    const auto index = static_cast<int64_t>(i);
+    if (!std::isfinite(expected[i])) {
+      verdict.failure = fail_reference(buffer, index, value, expected[i]);
+    } else if (!(error <= limit)) {
+      verdict.failure = fail(buffer, index, value, expected[i], limit, "element error");
+    } else if (limit > 0) {
+      worst = std::max(worst, error / limit);
+    }
+  }
+  return verdict;
+}
+
+Judgement judge_gate(std::string_view buffer, std::span<const double> expected,
+                     std::span<const uint16_t> got) {
+  Judgement verdict;
+  double& max_ulp = verdict.metrics["max_ulp"];
+  for (size_t i = 0; i < expected.size() && !verdict.failure; ++i) {
+    const double value = bf16_to_f32(got[i]), error = std::abs(value - expected[i]);
+    const double ulp = bf16_ulp(expected[i]);
+    const auto index = static_cast<int64_t>(i);
+    if (!std::isfinite(expected[i])) {
+      verdict.failure = fail_reference(buffer, index, value, expected[i]);
+    } else if (!(error <= kMaximumUlp * ulp) && !(error <= kSmallestNormal)) {
+      verdict.failure = fail(buffer, index, value, expected[i], kMaximumUlp * ulp,
+                             fmt::format("{:.3g} bf16 ulp", error / ulp));
+    } else if (error > kSmallestNormal) {
+      max_ulp = std::max(max_ulp, error / ulp);
+    }
+  }
+  return verdict;
+}
+
+Judgement judge_end_to_end(std::string_view buffer, std::span<const double> expected,
+                           std::span<const double> got) {
+  const Moments m = moments(got, expected);
+  const double cosine = m.ref2 == 0 && m.got2 == 0 ? 1 : m.cosine();
+  Judgement verdict{{{"relrms", m.relrms()}, {"cosine", cosine}}, std::nullopt};
+  if (!std::isfinite(m.ref2)) {
+    verdict.failure = fail_reference(buffer, -1, m.got2, m.ref2);
+  } else if (!(m.relrms() <= kEndToEndRelrms)) {
+    verdict.failure = fail(buffer, -1, m.relrms(), 0, kEndToEndRelrms, "relRMS");
+  } else if (!(cosine >= kMinimumCosine)) {
+    verdict.failure = fail(buffer, -1, cosine, 1, kMinimumCosine, "cosine");
+  }
+  return verdict;
+}
+
+}  // namespace muse::tuner

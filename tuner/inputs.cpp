@@ -101,8 +101,8 @@ std::vector<uint16_t> make_qkv(const Problem& p, uint64_t stream, float value_me
       const int64_t column = i % p.qkv_width();
       const float mean = column >= values_begin && column < values_end ? value_mean : 0;
       const uint64_t bits = random_bits(stream, static_cast<uint64_t>(i));
-      // A uniform jitter between the table's values fills bf16's grid.
-      const float jitter = static_cast<float>((bits >> 40) & 0xFFF) * 0x1p-18F;
+      // A small uniform jitter fills the gaps of the table on the grid of bf16.
+      const float jitter = (static_cast<float>((bits >> 40) & 0xFFF) - 2047.5F) * 0x1p-18F;
       qkv[static_cast<size_t>(i)] = f32_to_bf16(
           normal_quantiles()[bits & (std::tuple_size_v<Quantiles> - 1)] + jitter + mean);
     }

@@ -5,46 +5,30 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "tuner/backend.h"
+#include "tuner/gates.h"
 #include "tuner/inputs.h"
 
 namespace muse::tuner {
 
-enum class Gate : uint8_t { kPoison, kPrepare, kAttention, kGate, kEndToEnd };
-std::string_view name(Gate gate);  ///< poison, prepare, attention, gate, end_to_end
-
-struct GateFailure {
-  std::string buffer;
-  int64_t index = -1;  ///< element in the buffer, -1 = a figure of the whole tensor
-  double got = 0, expected = 0, limit = 0;
-  std::string what;  ///< e.g. "element never written", "relRMS", "guard band broken"
-  /// "gate attention, buffer o, index 1234: got 0.5, expected 0.25, limit 0.01 (element error)"
-  std::string text(Gate gate) const;
-};
-
-struct GateResult {
-  Gate gate;
-  Fill fill = Fill::kNormal;
-  bool passed = false;
-  std::map<std::string, double> metrics;  ///< relrms, worst_cosine, mismatches, max_ulp, ...
-  std::optional<GateFailure> failure;
-};
-
 struct ValidationReport {
-  Outcome outcome = Outcome::kOk;  ///< kOk, kIncorrect, kUnmeasurable (no taps), or the TrialError's
-  std::string reason;              ///< first failure's text
+  /// kOk, kIncorrect, kUnmeasurable (no taps), kUnsupported, or the TrialError's.
+  Outcome outcome = Outcome::kOk;
+  std::string reason;  ///< first failure's text
+  /// One per gate and fill in the order first judged; validation ends at the first failure.
   std::vector<GateResult> gates;
 };
 
 struct ValidateOptions {
   uint64_t seed = 1;
+  /// At least one. Chains without attention use the first alone: the others differ in the cache
+  /// only.
   std::vector<Fill> fills{Fill::kNormal, Fill::kFlat, Fill::kMeanOne};
-  int64_t reference_budget = 4'000'000;  ///< attended keys per fill that the float64 reference takes
+  int64_t reference_budget =
+      4'000'000;  ///< attended keys per fill that the float64 reference takes
   /// Called with true before host-only reference work and false after it: such time is not the
   /// candidate's.
   std::function<void(bool reference)> phase = [](bool) {};
@@ -53,8 +37,9 @@ struct ValidateOptions {
 };
 
 /// Runs the chain's span on the shape, fed with reference data where it starts after prepare, and
-/// judges every gate that its span touches. Never throws for what the chain does in this process
-/// (a C++ exception thrown by a candidate is kLaunchFailed); a crash takes the process with it.
+/// judges every gate that its span touches. The pool is shrunk to what the lengths need as long as
+/// its offsets fit in 31 bits. Never throws for what the chain does in this process (an exception
+/// thrown by a candidate is kLaunchFailed); a crash takes the process with it.
 ValidationReport validate(Backend& backend, const Chain& chain, const Shape& shape,
                           const ValidateOptions& options);
 
