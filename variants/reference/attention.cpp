@@ -57,8 +57,10 @@ class Rows {
     static const std::array<Real, 256> kTable = decode_table<Real>();
     const int64_t row = int64_t{pages_[key / page_size_]} * page_size_ + key % page_size_;
     const uint8_t* codes = cache_ + row * stride_;
-    for (size_t d = 0; d < row_.size(); ++d) row_[d] = kTable[codes[d]];
-    return row_.data();
+    Real* to = row_.data();
+    const Real* table = kTable.data();
+    for (size_t d = 0; d < row_.size(); ++d) to[d] = table[codes[d]];
+    return to;
   }
 
  private:
