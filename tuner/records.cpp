@@ -1,1 +1,433 @@
 // SPDX-License-Identifier: Apache-2.0
+// Runs, trials and races as rows, and back.
+#include "tuner/records.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tuner/build_info.h"
+
+namespace muse::tuner {
+namespace {
+
+using nlohmann::json;
+
+const std::string kExcluded = "excluded ";
+
+std::string read_file(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  std::ostringstream out;
+  out << in.rdbuf();
+  return out.str();
+}
+
+const std::string& executable_hash() {
+  static const std::string hash = hash_hex(read_file("/proc/self/exe"));
+  return hash;
+}
+
+// Field 22 of /proc/PID/stat: tells a process from a later one with the same id.
+std::string process_start(int64_t pid) {
+  const std::string stat = read_file(fmt::format("/proc/{}/stat", pid));
+  const size_t paren = stat.rfind(')');
+  if (paren == std::string::npos) return {};
+  std::istringstream fields(stat.substr(paren + 1));
+  std::string field;
+  for (int i = 3; i <= 22; ++i) fields >> field;
+  return field;
+}
+
+json to_json(const RaceRules& rules) {
+  json checkpoints = json::array();
+  for (const auto& c : rules.checkpoints) checkpoints.push_back({c.rounds, c.behind_pct});
+  return {{"checkpoints", checkpoints},           {"max_finalists", rules.max_finalists},
+          {"final_rounds", rules.final_rounds},   {"max_rounds", rules.max_rounds},
+          {"half_width_pct", rules.half_width_pct}};
+}
+
+RaceRules rules_from(const json& j, uint64_t seed, double step_ns) {
+  RaceRules rules;
+  rules.checkpoints.clear();
+  for (const json& c : j.at("checkpoints")) {
+    rules.checkpoints.push_back({c.at(0).get<int>(), c.at(1).get<double>()});
+  }
+  rules.max_finalists = j.at("max_finalists");
+  rules.final_rounds = j.at("final_rounds");
+  rules.max_rounds = j.at("max_rounds");
+  rules.half_width_pct = j.at("half_width_pct");
+  rules.seed = seed;
+  rules.step_ns = step_ns;
+  return rules;
+}
+
+// Which rows a resumed run may take over: the process that wrote them is gone.
+bool owner_is_gone(const db::RunRow& run) {
+  const json environment = json::parse(run.environment, nullptr, false);
+  if (!environment.is_object()) return false;
+  const int64_t pid = environment.value("pid", int64_t{0});
+  if (pid <= 0) return false;
+  return process_start(pid) != environment.value("pid_start", std::string("?"));
+}
+
+json environment() {
+  return {{"pid", getpid()}, {"pid_start", process_start(getpid())}};
+}
+
+int index_of(const std::vector<db::Id>& ids, db::Id id) {
+  const auto at = std::find(ids.begin(), ids.end(), id);
+  return at == ids.end() ? -1 : static_cast<int>(at - ids.begin());
+}
+
+// A stored round's samples in the order the race asked for them; empty where they do not fit.
+std::vector<double> samples_of(const RoundOrder& order, const std::vector<db::Id>& trials,
+                               const db::RoundRow& row) {
+  if (row.order.size() != order.entrants.size()) return {};
+  std::map<db::Id, const std::vector<double>*> by_trial;
+  for (const db::SampleRow& sample : row.samples) by_trial[sample.trial_id] = &sample.ns;
+  std::map<db::Id, size_t> used;
+  std::vector<double> ns;
+  for (size_t i = 0; i < row.order.size(); ++i) {
+    const db::Id trial = row.order[i];
+    if (trials[order.entrants[i]] != trial) return {};
+    const auto values = by_trial.find(trial);
+    const size_t at = used[trial]++;
+    if (values == by_trial.end() || at >= values->second->size()) return {};
+    ns.push_back((*values->second)[at]);
+  }
+  return ns;
+}
+
+}  // namespace
+
+std::string hash_hex(std::string_view text) {
+  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", utc.tm_year + 1900, utc.tm_mon + 1,
+                     utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec);
+}
+
+std::string protocol_hash(const Hello& hello, profiler::Regime regime) {
+  return hash_hex(fmt::format("{}\n{}", name(regime), hello.protocol));
+}
+
+std::string code_hash(const Chain& chain) {
+  std::string joined;
+  for (const Candidate& candidate : chain) {
+    if (!joined.empty()) joined += '+';
+    joined += muse::code_hash(*candidate.variant).value_or(executable_hash());
+  }
+  return joined;
+}
+
+std::string key(const Handoff& handoff) {
+  if (handoff.kind != HandoffKind::kPartials) return {};
+  return fmt::format("partials_{}_s{}", handoff.partial_type == PartialType::kF32 ? "f32" : "bf16",
+                     handoff.split_capacity);
+}
+
+db::DeviceRow device_row(const Hello& hello) {
+  const DeviceClass& c = hello.device_class;
+  const profiler::DeviceInstance& i = hello.device_instance;
+  return {.kind = i.kind,
+          .uuid = i.uuid,
+          .name = i.name,
+          .driver = i.driver,
+          .clock_policy = i.clock_policy,
+          .model = c.model,
+          .isa = c.isa,
+          .cc = c.cc,
+          .sm_count = c.sm_count,
+          .memory_bytes = c.memory_bytes,
+          .l2_bytes = c.l2_bytes,
+          .driver_version = c.driver_version};
+}
+
+db::BuildRow build_row() {
+  const BuildInfo& info = build_info();
+  return {.version = info.version,
+          .revision = info.revision,
+          .compiler = info.compiler,
+          .flags = info.flags,
+          .build_type = info.build_type,
+          .toolkit = info.toolkit};
+}
+
+Records::Records(db::Store& store, const Spec& spec, const Hello& hello,
+                 const RunIdentity& identity)
+    : store_(store), hello_(hello), timer_(identity.timer), seed_(identity.seed) {
+  store_.transaction([&] {
+    device_ = store_.upsert(device_row(hello));
+    build_ = store_.upsert(build_row());
+    const std::optional<db::RunRow> last = store_.last_run();
+    if (last && last->status != "complete" && last->config_hash == spec.hash &&
+        last->command == identity.command && last->seed == identity.seed &&
+        last->device_id == device_ && last->build_id == build_ && owner_is_gone(*last)) {
+      run_ = last->id;
+      resumed_ = true;
+      store_.resume_run(run_, environment().dump());
+      return;
+    }
+    run_ = store_.insert(db::RunRow{.device_id = device_,
+                                    .build_id = build_,
+                                    .config_path = spec.path,
+                                    .config_text = spec.text,
+                                    .config_hash = spec.hash,
+                                    .command = identity.command,
+                                    .timer = identity.timer,
+                                    .status = "running",
+                                    .base = identity.base,
+                                    .seed = identity.seed,
+                                    .started = utc_now(),
+                                    .environment = environment().dump()});
+  });
+}
+
+db::Id Records::problem_id(const Shape& shape) {
+  const std::string text = muse::key(shape);
+  const auto known = problems_.find(text);
+  if (known != problems_.end()) return known->second;
+  const Problem& p = shape.problem;
+  const json fields = {{"batch", p.batch},
+                       {"q_len", p.q_len},
+                       {"num_q_heads", p.num_q_heads},
+                       {"num_kv_heads", p.num_kv_heads},
+                       {"head_dim", p.head_dim},
+                       {"page_size", p.page_size},
+                       {"window", p.window},
+                       {"rope_theta", p.rope_theta},
+                       {"kv_scale", p.kv_scale},
+                       {"max_context", p.max_context},
+                       {"context", shape.lengths.context},
+                       {"profile", muse::name(shape.lengths.profile)},
+                       {"page_order", muse::name(shape.lengths.page_order)},
+                       {"seed", shape.lengths.seed},
+                       {"pool_bytes", shape.lengths.pool_bytes}};
+  return problems_[text] = store_.upsert(db::ProblemRow{.key = text, .fields = fields.dump()});
+}
+
+db::Id Records::candidate_id(const Chain& chain) {
+  const std::string text = muse::key(chain);
+  const auto known = candidates_.find(text);
+  if (known != candidates_.end()) return known->second;
+  const Span whole = muse::span(chain);
+  return candidates_[text] = store_.upsert(
+             db::CandidateRow{.key = text,
+                              .span = std::string(muse::name(whole)),
+                              .variant = chain.size() == 1 ? chain[0].variant->name : "",
+                              .pipeline = whole == kWholeStep});
+}
+
+db::TrialKey Records::trial_key(const Chain& chain, const RaceGroup& group) {
+  return {.device_id = device_,
+          .toolkit = build_info().toolkit,
+          .code_hash = code_hash(chain),
+          .candidate_id = candidate_id(chain),
+          .handoff_in = key(group.handoff),
+          .problem_id = problem_id(group.shape),
+          .regime = std::string(profiler::name(group.regime)),
+          .protocol_hash = protocol_hash(hello_, group.regime)};
+}
+
+db::TrialRow Records::trial(const Chain& chain, const RaceGroup& group) {
+  db::TrialRow row;
+  store_.transaction([&] { row = store_.trial(trial_key(chain, group), run_, false); });
+  return row;
+}
+
+void Records::set(db::TrialRow& trial, Outcome outcome, const std::string& reason) {
+  trial.state = name(outcome);
+  trial.reason = reason;
+  store_.transaction(
+      [&] { store_.set_trial(trial.id, trial.state, reason, trial.strikes, utc_now()); });
+}
+
+void Records::set_reused(db::Id trial) {
+  store_.transaction([&] { store_.set_reused(run_, trial, true); });
+}
+
+void Records::add(const db::TrialRow& trial, const ValidationReport& report) {
+  store_.transaction([&] {
+    for (const GateResult& result : report.gates) {
+      json metrics = json::object();
+      for (const auto& [name, value] : result.metrics) {
+        metrics[name] = std::isfinite(value) ? json(value) : json(nullptr);
+      }
+      store_.insert(db::ValidationRow{
+          .trial_id = trial.id,
+          .run_id = run_,
+          .gate = std::string(name(result.gate)),
+          .passed = result.passed,
+          .data = std::string(name(result.fill)),
+          .metric = metrics.dump(),
+          .message = result.failure ? result.failure->text(result.gate) : ""});
+    }
+  });
+}
+
+bool Records::validated(const db::TrialRow& trial) const {
+  const std::vector<db::ValidationRow> rows = store_.validations(trial.id);
+  return !rows.empty() &&
+         std::all_of(rows.begin(), rows.end(), [](const auto& row) { return row.passed; });
+}
+
+void Records::quarantine(const Entrant& entrant, const std::string& reason) {
+  store_.transaction([&] {
+    store_.insert(db::QuarantineRow{.device_id = device_,
+                                    .code_hash = code_hash(entrant.chain),
+                                    .candidate = muse::key(entrant.chain),
+                                    .reason = reason,
+                                    .since = utc_now()});
+  });
+}
+
+bool Records::quarantined(const Chain& chain) const {
+  const std::string text = muse::key(chain), code = code_hash(chain);
+  for (const db::QuarantineRow& row : store_.quarantines(device_)) {
+    if (row.candidate == text && row.code_hash == code) return true;
+  }
+  return false;
+}
+
+db::Id Records::start_race(const RaceGroup& group, const std::vector<Entrant>& entrants, int base,
+                           const RaceRules& rules) {
+  json trials = json::array();
+  for (const Entrant& entrant : entrants) trials.push_back(entrant.trial.id);
+  json text = to_json(rules);
+  text["entrants"] = trials;
+  text["base"] = base;
+  db::Id id = 0;
+  store_.transaction([&] {
+    id = store_.insert(db::RaceRow{.run_id = run_,
+                                   .problem_id = problem_id(group.shape),
+                                   .span = std::string(muse::name(group.span)),
+                                   .handoff_in = key(group.handoff),
+                                   .regime = std::string(profiler::name(group.regime)),
+                                   .timer = timer_,
+                                   .rules = text.dump(),
+                                   .seed = rules.seed,
+                                   .step_ns = rules.step_ns,
+                                   .status = "running"});
+  });
+  return id;
+}
+
+void Records::add_round(db::Id race, const std::vector<Entrant>& entrants, const RoundOrder& order,
+                        const RoundReply& reply, const RoundSamples& samples) {
+  db::RoundRow row{.race_id = race, .number = order.number, .cpu_mhz = reply.cpu_mhz};
+  std::map<db::Id, size_t> at;
+  for (size_t i = 0; i < order.entrants.size(); ++i) {
+    const Entrant& entrant = entrants[order.entrants[i]];
+    row.order.push_back(entrant.trial.id);
+    const auto [place, fresh] = at.try_emplace(entrant.trial.id, row.samples.size());
+    if (fresh) row.samples.push_back({.trial_id = entrant.trial.id, .ns = {}});
+    row.samples[place->second].ns.push_back(samples.ns[i]);
+    if (entrant.base && i == 0) row.sentinel_first_ns = samples.ns[i];
+    if (entrant.base && i + 1 == order.entrants.size()) row.sentinel_last_ns = samples.ns[i];
+  }
+  row.rejected = samples.rejected;
+  row.at = utc_now();
+  store_.transaction([&] { store_.insert(row); });
+}
+
+void Records::add_exclusion(db::Id race, const Entrant& entrant, const std::string& why) {
+  store_.transaction([&] {
+    store_.insert(db::RoundRow{.race_id = race,
+                               .number = -1,
+                               .rejected = fmt::format("{}{} {}", kExcluded, entrant.trial.id, why),
+                               .at = utc_now()});
+  });
+}
+
+void Records::finish_race(db::Id race) {
+  store_.transaction([&] { store_.finish_race(race, "complete"); });
+}
+
+std::optional<StoredRace> replay(const db::RaceRow& row, const std::vector<db::RoundRow>& rounds) {
+  const json text = json::parse(row.rules, nullptr, false);
+  if (!text.is_object()) return std::nullopt;
+  StoredRace stored;
+  stored.row = row;
+  stored.trials = text.at("entrants").get<std::vector<db::Id>>();
+  stored.base = text.at("base");
+  stored.rules = rules_from(text, row.seed, row.step_ns);
+  const int count = static_cast<int>(stored.trials.size());
+  stored.race = Race(count, stored.base, stored.rules);
+  for (const db::RoundRow& round : rounds) {
+    if (round.rejected.starts_with(kExcluded)) {
+      const std::string rest = round.rejected.substr(kExcluded.size());
+      const size_t space = rest.find(' ');
+      const int entrant = index_of(stored.trials, std::stoll(rest));
+      if (entrant < 0) return std::nullopt;
+      stored.race.exclude(entrant, space == std::string::npos ? "" : rest.substr(space + 1));
+      continue;
+    }
+    const std::optional<RoundOrder> order = stored.race.next();
+    if (!order) return std::nullopt;
+    const std::vector<double> ns = samples_of(*order, stored.trials, round);
+    if (ns.size() != order->entrants.size()) return std::nullopt;
+    stored.race.add(*order, {.ns = ns, .rejected = round.rejected});
+    ++stored.rounds;
+  }
+  return stored;
+}
+
+std::vector<StoredRace> Records::races(const RaceGroup& group) const {
+  std::vector<StoredRace> result;
+  const std::optional<db::Id> problem = store_.find_problem(muse::key(group.shape));
+  if (!problem) return result;
+  for (const db::RaceRow& row :
+       store_.group_races(*problem, std::string(muse::name(group.span)), key(group.handoff),
+                          std::string(profiler::name(group.regime)))) {
+    if (auto stored = replay(row, store_.rounds(row.id))) result.push_back(std::move(*stored));
+  }
+  std::sort(result.begin(), result.end(),
+            [](const StoredRace& a, const StoredRace& b) { return a.row.id > b.row.id; });
+  return result;
+}
+
+db::Id Records::add(const db::SelectionRow& row) {
+  db::SelectionRow mine = row;
+  mine.run_id = run_;
+  db::Id id = 0;
+  store_.transaction([&] { id = store_.insert(mine); });
+  return id;
+}
+
+void Records::finish(const std::string& status) {
+  store_.transaction([&] { store_.finish_run(run_, status, utc_now()); });
+}
+
+std::optional<db::TrialRow> find_trial(const db::Store& store, const Hello& hello,
+                                       const Chain& chain, const RaceGroup& group) {
+  const std::optional<db::Id> device = store.find_device(device_row(hello));
+  const std::optional<db::Id> problem = store.find_problem(muse::key(group.shape));
+  const std::optional<db::Id> candidate = store.find_candidate(muse::key(chain));
+  if (!device || !problem || !candidate) return std::nullopt;
+  return store.find_trial({.device_id = *device,
+                           .toolkit = build_info().toolkit,
+                           .code_hash = code_hash(chain),
+                           .candidate_id = *candidate,
+                           .handoff_in = key(group.handoff),
+                           .problem_id = *problem,
+                           .regime = std::string(profiler::name(group.regime)),
+                           .protocol_hash = protocol_hash(hello, group.regime)});
+}
+
+}  // namespace muse::tuner

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// A sub-command: its options and what it does. One file each; table.cpp lists them.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "db/store.h"
+#include "tuner/console.h"
+#include "tuner/outcome.h"
+#include "tuner/plan.h"
+#include "tuner/protocol.h"
+#include "tuner/spec.h"
+#include "tuner/supervisor.h"
+
+namespace muse::tuner {
+
+/// Ends the command with this exit code; every line of what() goes to stderr as an error.
+class CommandError : public std::runtime_error {
+ public:
+  CommandError(ExitCode code, const std::string& what) : std::runtime_error(what), code(code) {}
+  ExitCode code;
+};
+
+struct Command {
+  std::string name;
+  std::string summary;
+  /// Adds the command's options to its parser and gives what to run after parsing.
+  std::function<std::function<ExitCode()>(CLI::App&)> setup;
+  bool hidden = false;
+};
+
+/// Every command, in the order of a user's day.
+const std::vector<Command>& commands();
+
+// --- what commands share ---------------------------------------------------------------------------
+
+/// CONFIG and the filters of plan, sweep, validate.
+struct SelectionOptions {
+  std::string config;
+  std::string target = "auto";
+  std::string stage, variant_glob, shape_glob;
+  void add_to(CLI::App& app);
+  Filter filter() const;  ///< throws CommandError(kUsage) on an unknown stage
+};
+
+/// Loads and checks the config; throws CommandError(kUsage) with every diagnostic.
+Spec load_config(const std::string& file);
+
+/// What --target means here. auto: CUDA where a card answers, else the host. Throws CommandError:
+/// exit 2 for a target that is none, exit 3 where the target cannot be had.
+std::string resolve_target(const std::string& target);
+
+/// The timer the spec and --timer ask for on this target; throws CommandError(kUsage) where the target
+/// does not have it.
+profiler::Timer resolve_timer(const Spec& spec, const std::string& option,
+                              const std::string& target);
+
+/// This device without a worker: what plan and list need. Host only.
+Hello local_hello(const std::string& target);
+
+/// Adds --json; `json` is set by parsing.
+void add_json(CLI::App& app, bool& json);
+/// Adds --db with its default.
+void add_database(CLI::App& app, std::string& file);
+/// Opens for reading; throws db::Error.
+db::Store open_for_reading(const std::string& file);
+/// The run by number, or the last one; throws CommandError(kUsage) where there is none.
+db::RunRow find_run(const db::Store& store, int64_t number, const std::string& file);
+
+/// Prints {schema: "muse.<name>", version: 1, ...fields}.
+void print_json(const std::string& name, nlohmann::json fields);
+
+// --- the commands ----------------------------------------------------------------------------------
+
+Command init_command();
+Command list_command();
+Command plan_command();
+Command sweep_command();
+Command status_command();
+Command validate_command();
+Command emit_command();
+Command report_command();
+Command export_command();
+Command version_command();
+Command worker_command();
+
+}  // namespace muse::tuner

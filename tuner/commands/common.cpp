@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// What commands share: config, target, timer, database, JSON.
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "tuner/commands/command.h"
+
+namespace muse::tuner {
+namespace {
+
+bool card_present() {
+  std::error_code ignored;
+  return std::filesystem::exists("/dev/nvidiactl", ignored) ||
+         std::filesystem::exists("/dev/nvidia0", ignored);
+}
+
+}  // namespace
+
+void SelectionOptions::add_to(CLI::App& app) {
+  app.add_option("config", config, "Config file (YAML)")->required();
+  app.add_option("--target", target, "auto, host or cuda:N")->capture_default_str();
+  app.add_option("--stage", stage, "Only variants whose span covers this stage");
+  app.add_option("--variant", variant_glob, "Only variants that match this glob");
+  app.add_option("--shape", shape_glob, "Only shapes whose key matches this glob");
+}
+
+Filter SelectionOptions::filter() const {
+  Filter filter{.variant_glob = variant_glob, .shape_glob = shape_glob};
+  if (stage.empty()) return filter;
+  std::vector<std::string> names;
+  for (int i = 0; i < kStageCount; ++i) {
+    names.emplace_back(muse::name(static_cast<Stage>(i)));
+    if (names.back() == stage) filter.stage = static_cast<Stage>(i);
+  }
+  if (filter.stage) return filter;
+  const std::string near = nearest_name(stage, names);
+  throw CommandError(ExitCode::kUsage,
+                     fmt::format("--stage {}: no such stage; {}", printable(stage),
+                                 near.empty() ? "use prepare, attention, combine or gate"
+                                              : fmt::format("did you mean '{}'?", near)));
+}
+
+Spec load_config(const std::string& file) {
+  auto spec = load_spec(file, Registry::global());
+  if (spec) return std::move(*spec);
+  std::string lines;
+  for (const Diagnostic& diagnostic : spec.error()) {
+    lines += (lines.empty() ? "" : "\n") + diagnostic.text();
+  }
+  throw CommandError(ExitCode::kUsage, lines);
+}
+
+std::string resolve_target(const std::string& target) {
+  if (target == "host") return target;
+  if (target == "auto") {
+    if (!card_present()) return "host";
+    throw CommandError(ExitCode::kEnvironment,
+                       "--target auto: this machine has an NVIDIA card but this build has no CUDA "
+                       "target; use --target host to tune the CPU variants");
+  }
+  if (target.starts_with("cuda:") && target.size() > 5 &&
+      target.find_first_not_of("0123456789", 5) == std::string::npos) {
+    throw CommandError(
+        ExitCode::kEnvironment,
+        card_present()
+            ? fmt::format("--target {}: this build has no CUDA target; use --target host", target)
+            : fmt::format("--target {}: no CUDA device (error 35: no driver, and there is no "
+                          "/dev/nvidia*); use --target host",
+                          target));
+  }
+  throw CommandError(ExitCode::kUsage, fmt::format("--target {}: not a target; use auto, host or "
+                                                   "cuda:N",
+                                                   printable(target)));
+}
+
+profiler::Timer resolve_timer(const Spec& spec, const std::string& option,
+                              const std::string& target) {
+  const std::string where = option.empty() ? spec.path + ": measure.timer" : "--timer";
+  std::optional<profiler::Timer> timer = spec.measure.timer;
+  if (option == "auto") {
+    timer.reset();
+  } else if (!option.empty()) {
+    timer = profiler::parse_timer(option);
+    if (!timer) {
+      throw CommandError(ExitCode::kUsage,
+                         fmt::format("--timer {}: not a timer; use cupti, events, host or auto",
+                                     printable(option)));
+    }
+  }
+  if (target == "host" && timer && *timer != profiler::Timer::kHost) {
+    throw CommandError(ExitCode::kUsage,
+                       fmt::format("{}: the host has no timer '{}'; use host or auto", where,
+                                   profiler::name(*timer)));
+  }
+  return timer.value_or(profiler::Timer::kHost);
+}
+
+Hello local_hello(const std::string& target) {
+  if (target != "host") throw std::logic_error("local_hello: host only");
+  const std::unique_ptr<Backend> backend = make_host_backend();
+  return {.device_class = backend->device_class(),
+          .device_instance = backend->device_instance(),
+          .step_ns = backend->sampler().step_ns(),
+          .protocol = backend->protocol()};
+}
+
+void add_json(CLI::App& app, bool& json) {
+  app.add_flag("--json", json, "Print JSON on standard output");
+}
+
+void add_database(CLI::App& app, std::string& file) {
+  app.add_option("--db", file, "Database file")->capture_default_str();
+}
+
+db::Store open_for_reading(const std::string& file) {
+  return db::Store::open(file, db::Open::kRead);
+}
+
+db::RunRow find_run(const db::Store& store, int64_t number, const std::string& file) {
+  const std::optional<db::RunRow> run = number == 0 ? store.last_run() : store.run(number);
+  if (run) return *run;
+  throw CommandError(ExitCode::kUsage,
+                     number == 0
+                         ? fmt::format("{}: no run in it; `muse-tune sweep CONFIG` makes one", file)
+                         : fmt::format("{}: no run {}; `muse-tune status` lists them", file, number));
+}
+
+void print_json(const std::string& name, nlohmann::json fields) {
+  fields["schema"] = "muse." + name;
+  fields["version"] = 1;
+  print(fields.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace muse::tuner

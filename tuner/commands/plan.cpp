@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// plan: the dry run.
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "tuner/commands/command.h"
+#include "tuner/records.h"
+
+namespace muse::tuner {
+namespace {
+
+// Whether the database has a trial that a sweep would reuse. A combine has one per hand-off: the
+// hand-offs that stand are those of the attentions planned beside it.
+std::optional<Outcome> known_outcome(const db::Store& store, const Hello& hello,
+                                     const Candidate& candidate, const Shape& shape,
+                                     profiler::Regime regime) {
+  std::vector<Handoff> handoffs{Handoff{}};
+  if (candidate.span().first == Stage::kCombine) {
+    handoffs.clear();
+    for (const Variant* v : Registry::global().all()) {
+      for (const Configuration& c : space(*v)) {
+        if (v->span(c).last == Stage::kAttention) {
+          handoffs.push_back(v->produces(shape.problem, c));
+        }
+      }
+    }
+    std::sort(handoffs.begin(), handoffs.end());
+    handoffs.erase(std::unique(handoffs.begin(), handoffs.end()), handoffs.end());
+  }
+  for (const Handoff& handoff : handoffs) {
+    const auto trial = find_trial(store, hello, {candidate},
+                                  {.shape = shape, .regime = regime, .span = candidate.span(),
+                                   .handoff = handoff});
+    if (!trial) continue;
+    const std::optional<Outcome> outcome = parse_outcome(trial->state);
+    if (outcome && is_final(*outcome)) return outcome;
+  }
+  return std::nullopt;
+}
+
+void print_plan(const Plan& plan, bool json) {
+  std::map<Action, int> counts;
+  nlohmann::json items = nlohmann::json::array();
+  std::vector<std::vector<std::string>> rows{{"action", "candidate", "problem", "regime", "reason"}};
+  for (const PlanItem& item : plan.items) {
+    ++counts[item.action];
+    const std::string shape = key(plan.shapes[item.shape].shape);
+    const std::string regime(profiler::name(item.regime));
+    items.push_back({{"candidate", key(item.candidate)},
+                     {"problem", shape},
+                     {"regime", regime},
+                     {"action", name(item.action)},
+                     {"reason", item.reason}});
+    rows.push_back({std::string(name(item.action)), key(item.candidate), shape, regime, item.reason});
+  }
+  if (json) {
+    print_json("plan", {{"items", items},
+                        {"base", key(plan.base)},
+                        {"counts",
+                         {{"measure", counts[Action::kMeasure]},
+                          {"reuse", counts[Action::kReuse]},
+                          {"skip", counts[Action::kSkip]}}}});
+    return;
+  }
+  print(format_table(rows));
+  print(fmt::format("\n{} shapes: {} to measure, {} to reuse, {} to skip; then pipelines of the best "
+                    "of each span\nbase: {}\n",
+                    plan.shapes.size(), counts[Action::kMeasure], counts[Action::kReuse],
+                    counts[Action::kSkip], key(plan.base)));
+}
+
+}  // namespace
+
+Command plan_command() {
+  return {"plan", "Say what a sweep would measure, reuse and skip", [](CLI::App& app) {
+            struct Options : SelectionOptions {
+              std::string database = "muse-tune.db";
+              bool json = false;
+            };
+            auto options = std::make_shared<Options>();
+            options->add_to(app);
+            add_database(app, options->database);
+            add_json(app, options->json);
+            return [options] {
+              const Spec spec = load_config(options->config);
+              const Hello hello = local_hello(resolve_target(options->target));
+              std::optional<db::Store> store;
+              if (std::filesystem::exists(options->database)) {
+                store = open_for_reading(options->database);
+              }
+              const Known known = [&](const Candidate& candidate, const Shape& shape,
+                                      profiler::Regime regime) -> std::optional<Outcome> {
+                if (!store) return std::nullopt;
+                return known_outcome(*store, hello, candidate, shape, regime);
+              };
+              const auto plan = make_plan(spec, Registry::global(), hello.device_class,
+                                          options->filter(), known);
+              if (!plan) {
+                throw CommandError(ExitCode::kUsage, options->config + ": " + plan.error());
+              }
+              print_plan(*plan, options->json);
+              return ExitCode::kOk;
+            };
+          }};
+}
+
+}  // namespace muse::tuner

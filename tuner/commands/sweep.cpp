@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// sweep: the main job.
+#include "tuner/sweep.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <charconv>
+#include <filesystem>
+
+#include "tuner/build_info.h"
+#include "tuner/commands/command.h"
+
+namespace muse::tuner {
+namespace {
+
+std::atomic<int> stop_signal{0};
+
+extern "C" void on_stop(int signal) { stop_signal = signal; }
+
+// The first signal ends the sweep in order; a second one ends the process at once.
+void catch_stops() {
+  struct sigaction action {};
+  action.sa_handler = on_stop;
+  action.sa_flags = SA_RESETHAND;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+struct Options : SelectionOptions {
+  std::string database = "muse-tune.db", timer, budget, deadline = "2s";
+  std::optional<uint64_t> seed;
+  bool json = false, quiet = false, any_build = false;
+};
+
+// "90s", "10m", "1.5h", "500ms"; a bare number is refused: nobody agrees on its unit.
+std::chrono::duration<double> parse_duration(const std::string& option, const std::string& text) {
+  const std::pair<const char*, double> units[] = {{"ms", 1e-3}, {"s", 1}, {"m", 60}, {"h", 3600}};
+  for (const auto& [unit, seconds] : units) {
+    if (!text.ends_with(unit)) continue;
+    const std::string number = text.substr(0, text.size() - std::string_view(unit).size());
+    if (number.empty() || number.find_first_not_of("0123456789.") != std::string::npos) continue;
+    double value = 0;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+    if (error != std::errc() || end != number.data() + number.size() || value <= 0) continue;
+    return std::chrono::duration<double>(value * seconds);
+  }
+  throw CommandError(ExitCode::kUsage, fmt::format("{} {}: not a duration; write 500ms, 90s, 10m "
+                                                   "or 2h",
+                                                   option, printable(text)));
+}
+
+std::string speed_up(const Winner& winner) {
+  const Selection& s = winner.selection;
+  return s.base_median_ns > 0 && s.median_ns > 0
+             ? fmt::format("{:.2f}", s.base_median_ns / s.median_ns)
+             : "-";
+}
+
+std::string winners_table(const SweepResult& result) {
+  std::vector<std::vector<std::string>> rows{
+      {"problem", "span", "winner", "time", "+-", "base/time", "status"}};
+  for (const Winner& winner : result.winners) {
+    const Selection& s = winner.selection;
+    const std::string span =
+        winner.handoff.empty() ? winner.span : winner.span + " of " + winner.handoff;
+    if (winner.chain.empty()) {
+      rows.push_back({winner.shape, span, "nothing valid", "-", "-", "-", "-"});
+      continue;
+    }
+    rows.push_back({winner.shape, span, winner.chain, format_ns(s.median_ns),
+                    fmt::format("{:.1f} %", 100 * s.interval.half_width() / s.median_ns),
+                    speed_up(winner), s.status});
+  }
+  return format_table(rows);
+}
+
+std::string outcome_text(const SweepResult& result) {
+  std::string text;
+  for (const auto& [outcome, count] : result.outcomes) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, name(outcome));
+  }
+  return text.empty() ? "no trial" : text;
+}
+
+nlohmann::json to_json(const SweepResult& result, const Records& records) {
+  nlohmann::json winners = nlohmann::json::array(), outcomes = nlohmann::json::object();
+  for (const Winner& winner : result.winners) {
+    const Selection& s = winner.selection;
+    winners.push_back({{"problem", winner.shape},
+                       {"span", winner.span},
+                       {"handoff", winner.handoff},
+                       {"regime", winner.regime},
+                       {"winner", winner.chain},
+                       {"base", winner.base_chain},
+                       {"median_ns", s.median_ns},
+                       {"low_ns", s.interval.low},
+                       {"high_ns", s.interval.high},
+                       {"base_median_ns", s.base_median_ns},
+                       {"tie_set_size", s.tie_set.size()},
+                       {"rule", s.rule},
+                       {"status", s.status}});
+  }
+  for (const auto& [outcome, count] : result.outcomes) outcomes[std::string(name(outcome))] = count;
+  return {{"run", records.run()},        {"resumed", records.resumed()},
+          {"winners", winners},          {"outcomes", outcomes},
+          {"measured", result.measured}, {"reused", result.reused},
+          {"rounds", result.rounds},     {"out_of_budget", result.out_of_budget}};
+}
+
+void warn_about_build(bool any_build) {
+  if (build_info().build_type == "Release" || any_build) return;
+  throw CommandError(ExitCode::kUsage,
+                     fmt::format("this is a {} build: its times say nothing about production; "
+                                 "build with CMAKE_BUILD_TYPE=Release, or pass --any-build",
+                                 build_info().build_type));
+}
+
+ExitCode run(const Options& options) {
+  warn_about_build(options.any_build);
+  const Spec spec = load_config(options.config);
+  const std::string target = resolve_target(options.target);
+  const profiler::Timer timer = resolve_timer(spec, options.timer, target);
+  SweepOptions sweep_options{.seed = options.seed.value_or(spec.measure.seed),
+                             .budget = std::nullopt,
+                             .stop_signal = &stop_signal};
+  if (!options.budget.empty()) sweep_options.budget = parse_duration("--budget", options.budget);
+  sweep_options.deadline_floor = std::chrono::duration_cast<std::chrono::milliseconds>(
+      parse_duration("--deadline", options.deadline));
+  const Known nothing_known = [](const auto&...) { return std::optional<Outcome>(); };
+  const auto plan = make_plan(spec, Registry::global(), local_hello(target).device_class,
+                              options.filter(), nothing_known);
+  if (!plan) throw CommandError(ExitCode::kUsage, options.config + ": " + plan.error());
+
+  catch_stops();
+  db::Store store = db::Store::open(options.database, db::Open::kCreate);
+  Supervisor supervisor({.target = target,
+                         .deadline = sweep_options.deadline_floor,
+                         .stop = &stop_signal});
+  const auto hello = supervisor.hello();
+  if (!hello) {
+    throw CommandError(ExitCode::kEnvironment, "cannot start a worker: " + hello.error().reason);
+  }
+  // What selects trials belongs to the run's identity: another filter is another run.
+  const std::string command =
+      fmt::format("muse-tune sweep {} --target {} --timer {} --seed {}{}{}{}", options.config, target,
+                  profiler::name(timer), sweep_options.seed,
+                  options.stage.empty() ? "" : " --stage " + options.stage,
+                  options.variant_glob.empty() ? "" : " --variant " + options.variant_glob,
+                  options.shape_glob.empty() ? "" : " --shape " + options.shape_glob);
+  Records records(store, spec, *hello,
+                  {.command = command,
+                   .timer = std::string(profiler::name(timer)),
+                   .seed = sweep_options.seed,
+                   .base = key(plan->base)});
+  say(fmt::format("{} {} of {}, {}: {} shapes, base {}", records.resumed() ? "resuming run" : "run",
+                  records.run(), options.database, hello->device_class.model, plan->shapes.size(),
+                  key(plan->base)));
+  ProgressLine progress(!options.quiet);
+  const SweepResult result =
+      sweep(*plan, spec, records, supervisor, *hello, sweep_options, progress);
+  progress.clear();
+  if (options.json) {
+    print_json("sweep", to_json(result, records));
+  } else {
+    print(winners_table(result));
+  }
+  say(fmt::format("{} in {}: {}; measured {}, reused {}, {} rounds", records.resumed() ? "resumed" : "swept",
+                  format_seconds(progress.elapsed_s()), outcome_text(result), result.measured,
+                  result.reused, result.rounds));
+  if (result.stop_signal != 0) say("stopped; the same command goes on from here");
+  if (result.out_of_budget) say("the budget ended; the same command goes on from here");
+  if (result.device_lost) say_error("the worker cannot be ended; the device needs a look");
+  const ExitCode code = exit_code(result);
+  if (code == ExitCode::kIncomplete || code == ExitCode::kGateFailed) {
+    say(fmt::format("why: muse-tune status --db {} --failures", options.database));
+  }
+  return code;
+}
+
+}  // namespace
+
+Command sweep_command() {
+  return {"sweep", "Validate, race, store and select", [](CLI::App& app) {
+            auto options = std::make_shared<Options>();
+            options->add_to(app);
+            add_database(app, options->database);
+            app.add_option("--timer", options->timer, "cupti, events, host or auto");
+            app.add_option("--budget", options->budget, "Stop after this time, e.g. 10m");
+            app.add_option("--deadline", options->deadline,
+                           "Least time a launch may take before it counts as hung; 50 times the base "
+                           "where that is more")
+                ->capture_default_str();
+            app.add_option("--seed", options->seed, "Seed of inputs and orders; default: the config's");
+            app.add_flag("--quiet", options->quiet, "No progress");
+            app.add_flag("--any-build", options->any_build, "Sweep with a build that is no Release");
+            add_json(app, options->json);
+            return [options] { return run(*options); };
+          }};
+}
+
+}  // namespace muse::tuner

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one table of sub-commands.
+#include "tuner/commands/command.h"
+
+namespace muse::tuner {
+
+const std::vector<Command>& commands() {
+  static const std::vector<Command> table{
+      init_command(),   list_command(),     plan_command(), sweep_command(),
+      status_command(), validate_command(), emit_command(), report_command(),
+      export_command(), version_command(),  worker_command()};
+  return table;
+}
+
+}  // namespace muse::tuner

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Between the tuner's values and the database's rows: runs, trials, races. Every write is a
+// transaction of its own, so that a kill at any time loses at most the round in flight.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "db/store.h"
+#include "tuner/outcome.h"
+#include "tuner/protocol.h"
+#include "tuner/race.h"
+#include "tuner/spec.h"
+
+namespace muse::tuner {
+
+/// 32 hex digits over the text.
+std::string hash_hex(std::string_view text);
+
+/// ISO 8601, UTC, seconds.
+std::string utc_now();
+
+/// Hash over what a sample means: timer, regime, and the backend's recipe and sampler version.
+std::string protocol_hash(const Hello& hello, profiler::Regime regime);
+
+/// Code hashes of every variant in the chain, joined; a variant without source closure (tests) counts
+/// with the hash of this executable, so that any rebuild measures it anew.
+std::string code_hash(const Chain& chain);
+
+/// "partials_f32_s4"; empty for kinds other than Partials, which have one form.
+std::string key(const Handoff& handoff);
+
+/// One that races: what is timed, what feeds it untimed, and its row.
+struct Entrant {
+  Chain chain;
+  Chain feeder;
+  bool base = false;
+  db::TrialRow trial;
+  Outcome outcome() const { return *parse_outcome(trial.state); }
+};
+
+/// What is compared with each other: one span of one shape in one regime, fed with one hand-off.
+struct RaceGroup {
+  Shape shape;
+  profiler::Regime regime = profiler::Regime::kCold;
+  Span span{Stage::kPrepare, Stage::kGate};
+  Handoff handoff;  ///< kPartials where the span starts at combine
+};
+
+/// A race as stored: rows and what replaying them through Race yields.
+struct StoredRace {
+  db::RaceRow row;
+  std::vector<db::Id> trials;  ///< entrant -> trial
+  int base = -1;
+  RaceRules rules;
+  Race race{0, -1, {}};
+  int rounds = 0;
+};
+
+struct RunIdentity {
+  std::string command;
+  std::string timer;
+  uint64_t seed = 1;
+  std::string base;  ///< chain key
+};
+
+class Records {
+ public:
+  /// Starts a run, or goes on with the last one of the same config, seed, device and code if that was
+  /// cut short and its process is gone.
+  Records(db::Store& store, const Spec& spec, const Hello& hello, const RunIdentity& identity);
+
+  db::Id run() const { return run_; }
+  bool resumed() const { return resumed_; }
+  db::Store& store() { return store_; }
+
+  /// The trial's row, made if it is new; linked to this run.
+  db::TrialRow trial(const Chain& chain, const RaceGroup& group);
+  std::optional<db::TrialRow> find(const Chain& chain, const RaceGroup& group) const;
+  void set(db::TrialRow& trial, Outcome outcome, const std::string& reason);
+  void set_reused(db::Id trial);
+  void add(const db::TrialRow& trial, const ValidationReport& report);
+  /// Every gate judged so far passed, and there was at least one.
+  bool validated(const db::TrialRow& trial) const;
+  void quarantine(const Entrant& entrant, const std::string& reason);
+  bool quarantined(const Chain& chain) const;
+
+  db::Id start_race(const RaceGroup& group, const std::vector<Entrant>& entrants, int base,
+                    const RaceRules& rules);
+  void add_round(db::Id race, const std::vector<Entrant>& entrants, const RoundOrder& order,
+                 const RoundReply& reply, const RoundSamples& samples);
+  /// An entrant left the race between two rounds.
+  void add_exclusion(db::Id race, const Entrant& entrant, const std::string& why);
+  void finish_race(db::Id race);
+  /// Races of this group on this device, newest first. Ones that no longer replay are left out.
+  std::vector<StoredRace> races(const RaceGroup& group) const;
+
+  db::Id add(const db::SelectionRow& row);
+  void finish(const std::string& status);
+
+ private:
+  db::TrialKey trial_key(const Chain& chain, const RaceGroup& group);
+  db::Id problem_id(const Shape& shape);
+  db::Id candidate_id(const Chain& chain);
+
+  db::Store& store_;
+  Hello hello_;
+  std::string timer_;
+  db::Id device_ = 0, build_ = 0, run_ = 0;
+  bool resumed_ = false;
+  uint64_t seed_ = 1;
+  std::map<std::string, db::Id> problems_, candidates_;
+};
+
+/// What rows of a run on this machine are keyed with.
+db::DeviceRow device_row(const Hello& hello);
+db::BuildRow build_row();
+
+/// Trial key parts that a reading command can compute: nullopt where the database has no such device,
+/// problem or candidate.
+std::optional<db::TrialRow> find_trial(const db::Store& store, const Hello& hello,
+                                       const Chain& chain, const RaceGroup& group);
+
+/// Rebuilds a race from its rows; nullopt where the stored order is not the one Race asks for.
+std::optional<StoredRace> replay(const db::RaceRow& row, const std::vector<db::RoundRow>& rounds);
+
+}  // namespace muse::tuner

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sweep: validate, race and select every span of every shape, then whole pipelines.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tuner/console.h"
+#include "tuner/plan.h"
+#include "tuner/race_runner.h"
+#include "tuner/records.h"
+#include "tuner/select.h"
+#include "tuner/supervisor.h"
+
+namespace muse::tuner {
+
+/// One decision of the sweep, as stored.
+struct Winner {
+  std::string shape, span, handoff, regime;
+  std::string chain;       ///< empty: nothing valid
+  std::string base_chain;  ///< empty where the base has no part that covers the span
+  Selection selection;
+};
+
+struct SweepResult {
+  std::vector<Winner> winners;            ///< in the order decided
+  std::map<Outcome, int> outcomes;        ///< of every trial of the run
+  int measured = 0;                       ///< trials timed in this run
+  int reused = 0;                         ///< trials taken from the database
+  int rounds = 0;
+  bool out_of_budget = false;
+  int stop_signal = 0;  ///< SIGINT, SIGTERM or 0
+  bool device_lost = false;
+};
+
+struct SweepOptions {
+  uint64_t seed = 1;
+  std::optional<std::chrono::duration<double>> budget;
+  std::chrono::milliseconds deadline_floor{2000};
+  const std::atomic<int>* stop_signal = nullptr;  ///< set by the signal handler
+};
+
+/// Runs the plan with one worker and stores everything. A stop or an empty budget ends it between two
+/// rounds.
+SweepResult sweep(const Plan& plan, const Spec& spec, Records& records, Supervisor& supervisor,
+                  const Hello& hello, const SweepOptions& options, ProgressLine& progress);
+
+/// The exit code of DESIGN section 5 for a sweep that ended so.
+ExitCode exit_code(const SweepResult& result);
+
+}  // namespace muse::tuner
