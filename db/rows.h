@@ -62,7 +62,7 @@ struct TrialKey {
 struct TrialRow {
   Id id = 0;
   TrialKey key;
-  std::string state;   ///< pending, running, ok, unsupported, ... (DESIGN section 6)
+  std::string state;  ///< pending, running, ok, unsupported, ... (DESIGN section 6)
   std::string reason;
   int64_t strikes = 0;  ///< crashes and hangs named on it so far
   std::string updated;
@@ -79,14 +79,17 @@ struct RaceRow {
 
 struct SampleRow {
   Id trial_id = 0;
-  std::vector<double> ns;  ///< stored as little-endian doubles; several for the sentinel
+  /// Stored as little-endian doubles; several for the sentinel. NaN = this one was rejected.
+  std::vector<double> ns;
 };
 
 struct RoundRow {
   Id id = 0;
   Id race_id = 0;
   int64_t number = 0;
+  bool final = false;     ///< a round among the finalists: what decides
   std::vector<Id> order;  ///< trial ids as run
+  // Negative where unknown (NULL in the file).
   double cpu_mhz = -1, sm_mhz = -1, memory_mhz = -1, power_w = -1, temperature_c = -1;
   int64_t reason_bits = 0;
   double sentinel_first_ns = -1, sentinel_last_ns = -1;
@@ -99,8 +102,8 @@ struct ValidationRow {
   Id trial_id = 0, run_id = 0;
   std::string gate;  ///< poison, prepare, attention, gate, end_to_end
   bool passed = false;
-  std::string data;  ///< input kind
-  std::string metric;  ///< JSON object: name -> number
+  std::string data;     ///< input kind
+  std::string metric;   ///< JSON object: name -> number
   std::string message;  ///< empty if passed
 };
 

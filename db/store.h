@@ -6,36 +6,37 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "db/error.h"
 #include "db/rows.h"
 
 namespace muse::db {
-
-/// The file cannot be used: missing, a folder, foreign, newer, corrupt, read-only, locked, disk full.
-/// what() says which file, what is wrong and what to do.
-class Error : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 inline constexpr int kApplicationId = 0x4D555345;  // "MUSE"
 inline constexpr int kSchemaVersion = 1;
 
 enum class Open { kRead, kWrite, kCreate };
 
+/// One open database file. Not thread-safe; not to be used in a forked child. Every function throws
+/// Error where the file or the system fails.
 class Store {
  public:
-  /// kRead never writes (no journal, no lock file). kWrite and kCreate hold the side lock FILE.lock
-  /// only during a transaction. kCreate makes the file where it is missing. Throws Error.
+  /// kRead never writes (no journal, no lock file), with one exception: where a killed writer left
+  /// a transaction half done, it is rolled back (an Error where file or folder are read-only).
+  /// kWrite and kCreate hold the side lock FILE.lock only during a transaction. kCreate makes the
+  /// file where it is missing; it appears whole or not at all. An older schema is migrated, with a
+  /// backup beside the file (kRead: in memory). Throws Error.
   static Store open(const std::filesystem::path& file, Open how);
   Store(Store&&) noexcept;
   Store& operator=(Store&&) noexcept;
   ~Store();
 
-  /// BEGIN IMMEDIATE under the side lock, body, COMMIT; rolled back and rethrown on an exception.
+  /// BEGIN IMMEDIATE under the side lock, body, COMMIT; rolled back and rethrown on an exception. A
+  /// transaction inside another joins it: if the inner one fails, so does the outer one. Every
+  /// write below is a transaction of its own where none is open. std::logic_error on a store opened
+  /// to read.
   void transaction(const std::function<void()>& body);
 
   // Upserts by natural key give the id.
@@ -75,9 +76,12 @@ class Store {
     CandidateRow candidate;
     ProblemRow problem;
     bool reused = false;
-    std::optional<double> median_ns;  ///< over the good rounds of the trial's last race
-    int64_t sample_count = 0;
+    /// Over the good rounds of the trial's last complete race, of whichever run; NaN samples left
+    /// out.
+    std::optional<double> median_ns;
+    int64_t sample_count = 0;  ///< what the median was taken of
   };
+  /// Ordered by problem key, regime, span, candidate key, hand-off, id.
   std::vector<RunTrial> run_trials(Id run) const;
   std::vector<RaceRow> races(Id run) const;
   /// Rounds of a race with samples, by number; rejected ones included.
@@ -90,9 +94,12 @@ class Store {
   std::vector<DispatchEntryRow> dispatch_entries(Id run) const;
   std::vector<QuarantineRow> quarantines(Id device) const;
 
+  /// A copy in memory, consistent in itself and open to read only: for long readers beside writers.
+  Store snapshot() const;
   /// quick_check and foreign_key_check; empty if sound, else what is wrong.
   std::string integrity() const;
-  /// The tables and their rows as text cells for export; blobs as hex. Ordered by rowid.
+  /// The tables and their rows as text cells for export; blobs as hex. Ordered by the
+  /// first two columns (ids).
   struct Table {
     std::string name;
     std::vector<std::string> columns;
