@@ -29,10 +29,10 @@ inline constexpr int64_t kDefaultPoolBytes = int64_t{1} << 30;
 
 struct Lengths {
   Profile profile = Profile::kUniform;
-  int64_t context = 0;        ///< tokens; kList: the largest of `list`
-  double sigma = 0;           ///< kLognormal only
-  int64_t rest = 0;           ///< kOutlier only
-  std::vector<int64_t> list;  ///< kList only, one context per request
+  int64_t context = 0;             ///< tokens; kList: the largest of `list`
+  double sigma = 0;                ///< kLognormal only
+  int64_t rest = 0;                ///< kOutlier only
+  std::vector<int64_t> list = {};  ///< kList only, one context per request
   PageOrder page_order = PageOrder::kRandom;
   uint64_t seed = 1;
   /// Least size of the K and V pools together; grows where the lengths need more.

@@ -217,6 +217,10 @@ std::string_view take_part(std::string_view& text) {
   return part;
 }
 
+std::string_view letters_of(std::string_view part) {
+  return part.substr(0, part.find_first_of("0123456789"));
+}
+
 // A second way of writing a number (ps01, kv1.0) or a part that only repeats a default. Both texts
 // have the same parts in the same order, but for those that the canonical one leaves out.
 std::string canonical_error(std::string_view text, std::string_view canonical) {
@@ -224,8 +228,9 @@ std::string canonical_error(std::string_view text, std::string_view canonical) {
     const std::string_view wrong = take_part(text);
     const std::string_view right = take_part(canonical);
     if (wrong == right) continue;
-    const bool optional = right.empty() || wrong.substr(0, 2) != right.substr(0, 2);
-    if (optional) return fmt::format("part '{}' repeats a default; leave it out", wrong);
+    if (letters_of(wrong) != letters_of(right)) {
+      return fmt::format("part '{}' repeats a default; leave it out", wrong);
+    }
     return fmt::format("part '{}' is written '{}'", wrong, right);
   }
   return {};
