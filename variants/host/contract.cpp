@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// The common checks and values.
+#include "variants/host/contract.h"
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+
+namespace muse::host {
+
+int64_t value(const Configuration& configuration, std::string_view tunable) {
+  const auto found = configuration.find(tunable);
+  if (found == configuration.end()) {
+    throw std::out_of_range(fmt::format("configuration without tunable '{}'", tunable));
+  }
+  return found->second;
+}
+
+Tunable threads_tunable() { return {.name = "threads", .values = {1, 2, 4}, .default_value = 1}; }
+
+Support check_host(const Problem& problem, const DeviceClass& device, int64_t threads,
+                   int64_t dim_multiple) {
+  if (!device.host) return Support::no("runs on the host only");
+  if (threads > device.sm_count) {
+    return Support::no(
+        fmt::format("{} threads, but this process may use {} CPUs", threads, device.sm_count));
+  }
+  if (problem.num_q_heads % problem.num_kv_heads != 0) {
+    return Support::no(fmt::format("num_q_heads {} is no multiple of num_kv_heads {}",
+                                   problem.num_q_heads, problem.num_kv_heads));
+  }
+  if (problem.head_dim % dim_multiple != 0 || problem.head_dim > 256) {
+    return Support::no(
+        fmt::format("head_dim {} is no multiple of {} up to 256", problem.head_dim, dim_multiple));
+  }
+  return Support::yes();
+}
+
+Support takes(HandoffKind kind, const Handoff& handoff) {
+  if (handoff.kind == kind) return Support::yes();
+  return Support::no(fmt::format("takes {}, not {}", name(kind), name(handoff.kind)));
+}
+
+Geometry one_launch(const std::string& label, int64_t threads, int64_t workspace_bytes) {
+  Launch launch;
+  launch.entry = label;
+  launch.block.x = threads;
+  return {.launches = {launch}, .workspace = {.bytes = workspace_bytes}};
+}
+
+}  // namespace muse::host
