@@ -129,6 +129,7 @@ CREATE TABLE race (
   status TEXT NOT NULL
 ) STRICT;
 CREATE INDEX race_of_run ON race (run_id);
+CREATE INDEX race_of_group ON race (problem_id, span);
 
 CREATE TABLE round (
   id INTEGER PRIMARY KEY,

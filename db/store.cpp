@@ -48,6 +48,8 @@ constexpr char kInsertRun[] = R"sql(
 INSERT INTO run (device_id, build_id, config_path, config_text, config_hash, command, timer, status,
   base, seed, started, ended, environment)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))sql";
+constexpr char kResumeRun[] =
+    "UPDATE run SET status = 'running', ended = '', environment = ? WHERE id = ?";
 constexpr char kFinishRun[] = "UPDATE run SET status = ?, ended = ? WHERE id = ?";
 
 constexpr char kInsertTrial[] = R"sql(
@@ -220,6 +222,12 @@ Id Store::insert(const RunRow& row) {
 void Store::finish_run(Id run, const std::string& status, const std::string& ended) {
   impl_->write(*this, [&](Connection& c) {
     update_row(c, c.prepare(kFinishRun).bind(status, ended, run), "run", run);
+  });
+}
+
+void Store::resume_run(Id run, const std::string& environment) {
+  impl_->write(*this, [&](Connection& c) {
+    update_row(c, c.prepare(kResumeRun).bind(environment, run), "run", run);
   });
 }
 

@@ -46,6 +46,8 @@ class Store {
   Id upsert(const CandidateRow& row);
   Id insert(const RunRow& row);
   void finish_run(Id run, const std::string& status, const std::string& ended);
+  /// The run goes on in this process: status running, no end, a new environment.
+  void resume_run(Id run, const std::string& environment);
   /// Finds or makes the trial of this key (state pending) and links it to the run.
   TrialRow trial(const TrialKey& key, Id run, bool reused);
   void set_trial(Id trial, const std::string& state, const std::string& reason, int64_t strikes,
@@ -69,6 +71,10 @@ class Store {
   BuildRow build(Id id) const;
   ProblemRow problem(Id id) const;
   CandidateRow candidate(Id id) const;
+  /// By natural key (memory_bytes of a device is no part of it).
+  std::optional<Id> find_device(const DeviceRow& row) const;
+  std::optional<Id> find_problem(const std::string& key) const;
+  std::optional<Id> find_candidate(const CandidateRow& row) const;
   std::optional<TrialRow> find_trial(const TrialKey& key) const;
   TrialRow trial(Id id) const;
   struct RunTrial {
@@ -84,6 +90,9 @@ class Store {
   /// Ordered by problem key, regime, span, candidate key, hand-off, id.
   std::vector<RunTrial> run_trials(Id run) const;
   std::vector<RaceRow> races(Id run) const;
+  /// Races of every run over one span of a problem, fed with one hand-off in one regime, by id.
+  std::vector<RaceRow> races(Id problem, const std::string& span, const std::string& handoff_in,
+                             const std::string& regime) const;
   /// Rounds of a race with samples, by number; rejected ones included.
   std::vector<RoundRow> rounds(Id race) const;
   /// The last complete race that raced this trial; nullopt if none.

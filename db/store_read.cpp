@@ -30,6 +30,12 @@ constexpr char kDevices[] = MUSE_DEVICE_COLUMNS "ORDER BY id";
 constexpr char kDevice[] = MUSE_DEVICE_COLUMNS "WHERE id = ?";
 #undef MUSE_DEVICE_COLUMNS
 
+constexpr char kFindDevice[] = R"sql(
+SELECT id FROM device WHERE kind = ? AND uuid = ? AND name = ? AND driver = ? AND clock_policy = ?
+  AND model = ? AND isa = ? AND cc = ? AND sm_count = ? AND l2_bytes = ? AND driver_version = ?)sql";
+constexpr char kFindProblem[] = "SELECT id FROM problem WHERE key = ?";
+constexpr char kFindCandidate[] =
+    "SELECT id FROM candidate WHERE key = ? AND span = ? AND variant = ? AND pipeline = ?";
 constexpr char kBuild[] =
     "SELECT id, version, revision, compiler, flags, build_type, toolkit FROM build WHERE id = ?";
 constexpr char kProblem[] = "SELECT id, key, fields FROM problem WHERE id = ?";
@@ -71,6 +77,8 @@ WHERE round.race_id = ? AND round.rejected = '' ORDER BY round.number, sample.tr
   "SELECT id, run_id, problem_id, span, handoff_in, regime, timer, rules, seed, step_ns, status " \
   "FROM race "
 constexpr char kRaces[] = MUSE_RACE_COLUMNS "WHERE run_id = ? ORDER BY id";
+constexpr char kRacesOfGroup[] = MUSE_RACE_COLUMNS
+    "WHERE problem_id = ? AND span = ? AND handoff_in = ? AND regime = ? ORDER BY id";
 constexpr char kRace[] = MUSE_RACE_COLUMNS "WHERE id = ?";
 #undef MUSE_RACE_COLUMNS
 
@@ -98,6 +106,8 @@ WHERE device_id = ? ORDER BY code_hash, candidate)sql";
 constexpr char kTables[] = R"sql(
 SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\'
 ORDER BY name)sql";
+
+Id read_id(Statement& s) { return s.integer(); }
 
 // Braced initialisers are evaluated from left to right: the order of the columns.
 RunRow read_run(Statement& s) {
@@ -296,6 +306,20 @@ TrialRow Store::trial(Id id) const {
   return required(*impl_->connection, impl_->first(kTrial, read_trial, id), "trial", id);
 }
 
+std::optional<Id> Store::find_device(const DeviceRow& row) const {
+  return impl_->first(kFindDevice, read_id, row.kind, row.uuid, row.name, row.driver,
+                      row.clock_policy, row.model, row.isa, row.cc, row.sm_count, row.l2_bytes,
+                      row.driver_version);
+}
+
+std::optional<Id> Store::find_problem(const std::string& key) const {
+  return impl_->first(kFindProblem, read_id, key);
+}
+
+std::optional<Id> Store::find_candidate(const CandidateRow& row) const {
+  return impl_->first(kFindCandidate, read_id, row.key, row.span, row.variant, row.pipeline);
+}
+
 std::optional<TrialRow> Store::find_trial(const TrialKey& key) const {
   return impl_->first(kFindTrial, read_trial, key.device_id, key.toolkit, key.code_hash,
                       key.candidate_id, key.handoff_in, key.problem_id, key.regime,
@@ -318,11 +342,16 @@ std::vector<Store::RunTrial> Store::run_trials(Id run) const {
 }
 
 std::vector<RaceRow> Store::races(Id run) const { return impl_->all(kRaces, read_race, run); }
+std::vector<RaceRow> Store::races(Id problem, const std::string& span,
+                                  const std::string& handoff_in,
+                                  const std::string& regime) const {
+  return impl_->all(kRacesOfGroup, read_race, problem, span, handoff_in, regime);
+}
+
 std::optional<RaceRow> Store::race(Id id) const { return impl_->first(kRace, read_race, id); }
 
 std::optional<Id> Store::last_race(Id trial) const {
-  return impl_->first(
-      kLastRace, [](Statement& s) { return s.integer(); }, trial);
+  return impl_->first(kLastRace, read_id, trial);
 }
 
 std::vector<RoundRow> Store::rounds(Id race) const {

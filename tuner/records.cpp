@@ -84,6 +84,14 @@ json environment() {
   return {{"pid", getpid()}, {"pid_start", process_start(getpid())}};
 }
 
+db::CandidateRow candidate_row(const Chain& chain) {
+  const Span span = muse::span(chain);
+  return {.key = muse::key(chain),
+          .span = std::string(muse::name(span)),
+          .variant = chain.size() == 1 ? chain[0].variant->name : "",
+          .pipeline = span == kWholeStep};
+}
+
 int index_of(const std::vector<db::Id>& ids, db::Id id) {
   const auto at = std::find(ids.begin(), ids.end(), id);
   return at == ids.end() ? -1 : static_cast<int>(at - ids.begin());
@@ -226,12 +234,7 @@ db::Id Records::candidate_id(const Chain& chain) {
   const std::string text = muse::key(chain);
   const auto known = candidates_.find(text);
   if (known != candidates_.end()) return known->second;
-  const Span whole = muse::span(chain);
-  return candidates_[text] = store_.upsert(
-             db::CandidateRow{.key = text,
-                              .span = std::string(muse::name(whole)),
-                              .variant = chain.size() == 1 ? chain[0].variant->name : "",
-                              .pipeline = whole == kWholeStep});
+  return candidates_[text] = store_.upsert(candidate_row(chain));
 }
 
 db::TrialKey Records::trial_key(const Chain& chain, const RaceGroup& group) {
@@ -328,9 +331,18 @@ db::Id Records::start_race(const RaceGroup& group, const std::vector<Entrant>& e
   return id;
 }
 
+int64_t Records::next_number(db::Id race) {
+  const auto [at, unknown] = next_number_.try_emplace(race, 0);
+  if (unknown) at->second = static_cast<int64_t>(store_.rounds(race).size());
+  return at->second++;
+}
+
 void Records::add_round(db::Id race, const std::vector<Entrant>& entrants, const RoundOrder& order,
                         const RoundReply& reply, const RoundSamples& samples) {
-  db::RoundRow row{.race_id = race, .number = order.number, .cpu_mhz = reply.cpu_mhz};
+  db::RoundRow row{.race_id = race,
+                   .number = next_number(race),
+                   .final = order.final,
+                   .cpu_mhz = reply.cpu_mhz};
   std::map<db::Id, size_t> at;
   for (size_t i = 0; i < order.entrants.size(); ++i) {
     const Entrant& entrant = entrants[order.entrants[i]];
@@ -349,7 +361,7 @@ void Records::add_round(db::Id race, const std::vector<Entrant>& entrants, const
 void Records::add_exclusion(db::Id race, const Entrant& entrant, const std::string& why) {
   store_.transaction([&] {
     store_.insert(db::RoundRow{.race_id = race,
-                               .number = -1,
+                               .number = next_number(race),
                                .rejected = fmt::format("{}{} {}", kExcluded, entrant.trial.id, why),
                                .at = utc_now()});
   });
@@ -393,7 +405,7 @@ std::vector<StoredRace> Records::races(const RaceGroup& group) const {
   const std::optional<db::Id> problem = store_.find_problem(muse::key(group.shape));
   if (!problem) return result;
   for (const db::RaceRow& row :
-       store_.group_races(*problem, std::string(muse::name(group.span)), key(group.handoff),
+       store_.races(*problem, std::string(muse::name(group.span)), key(group.handoff),
                           std::string(profiler::name(group.regime)))) {
     if (auto stored = replay(row, store_.rounds(row.id))) result.push_back(std::move(*stored));
   }
@@ -418,7 +430,7 @@ std::optional<db::TrialRow> find_trial(const db::Store& store, const Hello& hell
                                        const Chain& chain, const RaceGroup& group) {
   const std::optional<db::Id> device = store.find_device(device_row(hello));
   const std::optional<db::Id> problem = store.find_problem(muse::key(group.shape));
-  const std::optional<db::Id> candidate = store.find_candidate(muse::key(chain));
+  const std::optional<db::Id> candidate = store.find_candidate(candidate_row(chain));
   if (!device || !problem || !candidate) return std::nullopt;
   return store.find_trial({.device_id = *device,
                            .toolkit = build_info().toolkit,

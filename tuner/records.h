@@ -103,6 +103,8 @@ class Records {
   db::TrialKey trial_key(const Chain& chain, const RaceGroup& group);
   db::Id problem_id(const Shape& shape);
   db::Id candidate_id(const Chain& chain);
+  /// Rounds and exclusions of a race count on together: in this order they replay.
+  int64_t next_number(db::Id race);
 
   db::Store& store_;
   Hello hello_;
@@ -111,6 +113,7 @@ class Records {
   bool resumed_ = false;
   uint64_t seed_ = 1;
   std::map<std::string, db::Id> problems_, candidates_;
+  std::map<db::Id, int64_t> next_number_;
 };
 
 /// What rows of a run on this machine are keyed with.
