@@ -86,7 +86,7 @@ struct SampleRow {
 struct RoundRow {
   Id id = 0;
   Id race_id = 0;
-  int64_t number = 0;
+  int64_t number = 0;     ///< once in a race; negative: a note, no pass over the entrants
   bool final = false;     ///< a round among the finalists: what decides
   std::vector<Id> order;  ///< trial ids as run
   // Negative where unknown (NULL in the file).

@@ -83,11 +83,10 @@ CREATE TABLE problem (
 
 CREATE TABLE candidate (
   id INTEGER PRIMARY KEY,
-  key TEXT NOT NULL,
+  key TEXT NOT NULL UNIQUE,
   span TEXT NOT NULL,
   variant TEXT NOT NULL,
-  pipeline INTEGER NOT NULL CHECK (pipeline IN (0, 1)),
-  UNIQUE (key, span, variant, pipeline)
+  pipeline INTEGER NOT NULL CHECK (pipeline IN (0, 1))
 ) STRICT;
 
 CREATE TABLE trial (
@@ -129,6 +128,7 @@ CREATE TABLE race (
   status TEXT NOT NULL
 ) STRICT;
 CREATE INDEX race_of_run ON race (run_id);
+CREATE INDEX race_of_problem ON race (problem_id);
 CREATE INDEX race_of_group ON race (problem_id, span);
 
 CREATE TABLE round (
@@ -146,9 +146,10 @@ CREATE TABLE round (
   sentinel_first_ns REAL,
   sentinel_last_ns REAL,
   rejected TEXT NOT NULL,
-  at TEXT NOT NULL,
-  UNIQUE (race_id, number)
+  at TEXT NOT NULL
 ) STRICT;
+CREATE INDEX round_of_race ON round (race_id);
+CREATE UNIQUE INDEX round_number ON round (race_id, number) WHERE number >= 0;
 
 CREATE TABLE race_trial (
   trial_id INTEGER NOT NULL REFERENCES trial (id),

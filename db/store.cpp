@@ -8,7 +8,6 @@
 
 #include <bit>
 #include <span>
-#include <tuple>
 
 #include "db/open.h"
 #include "db/side_lock.h"
@@ -37,17 +36,23 @@ INSERT INTO build (version, revision, compiler, flags, build_type, toolkit)
 VALUES (?, ?, ?, ?, ?, ?))sql";
 
 constexpr char kFindProblem[] = "SELECT id FROM problem WHERE key = ?";
-constexpr char kInsertProblem[] = "INSERT INTO problem (key, fields) VALUES (?, ?)";
+constexpr char kSetProblem[] = R"sql(
+INSERT INTO problem (key, fields) VALUES (?, ?)
+ON CONFLICT (key) DO UPDATE SET fields = excluded.fields WHERE fields <> excluded.fields)sql";
 
-constexpr char kFindCandidate[] =
-    "SELECT id FROM candidate WHERE key = ? AND span = ? AND variant = ? AND pipeline = ?";
-constexpr char kInsertCandidate[] =
-    "INSERT INTO candidate (key, span, variant, pipeline) VALUES (?, ?, ?, ?)";
+constexpr char kFindCandidate[] = "SELECT id FROM candidate WHERE key = ?";
+constexpr char kSetCandidate[] = R"sql(
+INSERT INTO candidate (key, span, variant, pipeline) VALUES (?, ?, ?, ?)
+ON CONFLICT (key) DO UPDATE
+SET span = excluded.span, variant = excluded.variant, pipeline = excluded.pipeline
+WHERE (span, variant, pipeline) <> (excluded.span, excluded.variant, excluded.pipeline))sql";
 
 constexpr char kInsertRun[] = R"sql(
 INSERT INTO run (device_id, build_id, config_path, config_text, config_hash, command, timer, status,
   base, seed, started, ended, environment)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))sql";
+constexpr char kResumeRun[] =
+    "UPDATE run SET status = 'running', ended = '', environment = ? WHERE id = ?";
 constexpr char kResumeRun[] =
     "UPDATE run SET status = 'running', ended = '', environment = ? WHERE id = ?";
 constexpr char kFinishRun[] = "UPDATE run SET status = ?, ended = ? WHERE id = ?";
@@ -102,17 +107,18 @@ Id insert_row(Connection& connection, std::string_view sql, const Values&... val
   return connection.last_id();
 }
 
-/// The row with this key, made where it is missing; `rest` are the columns outside the key.
-template <typename... Keys, typename... Rest>
-Id find_or_insert(Connection& connection, std::string_view find_sql, std::string_view insert_sql,
-                  const std::tuple<Keys...>& key, const Rest&... rest) {
-  return std::apply(
-      [&](const auto&... keys) {
-        Statement find = connection.prepare(find_sql);
-        if (find.bind(keys...).step()) return find.integer();
-        return insert_row(connection, insert_sql, keys..., rest...);
-      },
-      key);
+template <typename... Values>
+std::optional<Id> find_row(Connection& connection, std::string_view sql, const Values&... values) {
+  Statement find = connection.prepare(sql);
+  if (find.bind(values...).step()) return find.integer();
+  return std::nullopt;
+}
+
+/// `use` with the columns by which a device is known.
+template <typename Use>
+auto with_device_key(const DeviceRow& row, Use use) {
+  return use(row.kind, row.uuid, row.name, row.driver, row.clock_policy, row.model, row.isa, row.cc,
+             row.sm_count, row.l2_bytes, row.driver_version);
 }
 
 /// Runs an update that must meet one row: the caller got the id from this store.
@@ -180,34 +186,50 @@ void Store::transaction(const std::function<void()>& body) {
   }
 }
 
+std::optional<Id> Store::find_device(const DeviceRow& row) const {
+  return with_device_key(
+      row, [&](const auto&... key) { return find_row(*impl_->connection, kFindDevice, key...); });
+}
+
+std::optional<Id> Store::find_problem(const std::string& key) const {
+  return find_row(*impl_->connection, kFindProblem, key);
+}
+
+std::optional<Id> Store::find_candidate(const std::string& key) const {
+  return find_row(*impl_->connection, kFindCandidate, key);
+}
+
 Id Store::upsert(const DeviceRow& row) {
   return impl_->write(*this, [&](Connection& c) {
-    return find_or_insert(
-        c, kFindDevice, kInsertDevice,
-        std::tie(row.kind, row.uuid, row.name, row.driver, row.clock_policy, row.model, row.isa,
-                 row.cc, row.sm_count, row.l2_bytes, row.driver_version),
-        row.memory_bytes);
+    if (const std::optional<Id> found = find_device(row)) return *found;
+    return with_device_key(row, [&](const auto&... key) {
+      return insert_row(c, kInsertDevice, key..., row.memory_bytes);
+    });
   });
 }
 
 Id Store::upsert(const BuildRow& row) {
   return impl_->write(*this, [&](Connection& c) {
-    return find_or_insert(
-        c, kFindBuild, kInsertBuild,
-        std::tie(row.version, row.revision, row.compiler, row.flags, row.build_type, row.toolkit));
+    const auto with_key = [&](auto use) {
+      return use(row.version, row.revision, row.compiler, row.flags, row.build_type, row.toolkit);
+    };
+    const auto found = with_key([&](const auto&... k) { return find_row(c, kFindBuild, k...); });
+    if (found) return *found;
+    return with_key([&](const auto&... k) { return insert_row(c, kInsertBuild, k...); });
   });
 }
 
 Id Store::upsert(const ProblemRow& row) {
   return impl_->write(*this, [&](Connection& c) {
-    return find_or_insert(c, kFindProblem, kInsertProblem, std::tie(row.key), row.fields);
+    c.prepare(kSetProblem).bind(row.key, row.fields).run();
+    return *find_problem(row.key);
   });
 }
 
 Id Store::upsert(const CandidateRow& row) {
   return impl_->write(*this, [&](Connection& c) {
-    return find_or_insert(c, kFindCandidate, kInsertCandidate,
-                          std::tie(row.key, row.span, row.variant, row.pipeline));
+    c.prepare(kSetCandidate).bind(row.key, row.span, row.variant, row.pipeline).run();
+    return *find_candidate(row.key);
   });
 }
 
@@ -216,6 +238,12 @@ Id Store::insert(const RunRow& row) {
     return insert_row(c, kInsertRun, row.device_id, row.build_id, row.config_path, row.config_text,
                       row.config_hash, row.command, row.timer, row.status, row.base, row.seed,
                       row.started, row.ended, row.environment);
+  });
+}
+
+void Store::resume_run(Id run, const std::string& environment) {
+  impl_->write(*this, [&](Connection& c) {
+    update_row(c, c.prepare(kResumeRun).bind(environment, run), "run", run);
   });
 }
 

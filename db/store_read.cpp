@@ -71,7 +71,7 @@ FROM run_trial
 WHERE run_trial.run_id = ? GROUP BY run_trial.trial_id)sql";
 constexpr char kGoodSamples[] = R"sql(
 SELECT sample.trial_id, sample.ns FROM round JOIN sample ON sample.round_id = round.id
-WHERE round.race_id = ? AND round.rejected = '' ORDER BY round.number, sample.trial_id)sql";
+WHERE round.race_id = ? AND round.rejected = '' ORDER BY round.id, sample.trial_id)sql";
 
 #define MUSE_RACE_COLUMNS                                                                         \
   "SELECT id, run_id, problem_id, span, handoff_in, regime, timer, rules, seed, step_ns, status " \
@@ -80,12 +80,14 @@ constexpr char kRaces[] = MUSE_RACE_COLUMNS "WHERE run_id = ? ORDER BY id";
 constexpr char kRacesOfGroup[] = MUSE_RACE_COLUMNS
     "WHERE problem_id = ? AND span = ? AND handoff_in = ? AND regime = ? ORDER BY id";
 constexpr char kRace[] = MUSE_RACE_COLUMNS "WHERE id = ?";
+constexpr char kGroupRaces[] = MUSE_RACE_COLUMNS
+    "WHERE problem_id = ? AND span = ? AND handoff_in = ? AND regime = ? ORDER BY id";
 #undef MUSE_RACE_COLUMNS
 
 constexpr char kRounds[] = R"sql(
 SELECT id, race_id, number, final, trial_order, cpu_mhz, sm_mhz, memory_mhz, power_w, temperature_c,
   reason_bits, sentinel_first_ns, sentinel_last_ns, rejected, at
-FROM round WHERE race_id = ? ORDER BY number)sql";
+FROM round WHERE race_id = ? ORDER BY id)sql";
 constexpr char kSamples[] = R"sql(
 SELECT trial_id, ns FROM sample WHERE round_id = ? ORDER BY trial_id)sql";
 
@@ -343,12 +345,17 @@ std::vector<Store::RunTrial> Store::run_trials(Id run) const {
 
 std::vector<RaceRow> Store::races(Id run) const { return impl_->all(kRaces, read_race, run); }
 std::vector<RaceRow> Store::races(Id problem, const std::string& span,
-                                  const std::string& handoff_in,
-                                  const std::string& regime) const {
+                                  const std::string& handoff_in, const std::string& regime) const {
   return impl_->all(kRacesOfGroup, read_race, problem, span, handoff_in, regime);
 }
 
 std::optional<RaceRow> Store::race(Id id) const { return impl_->first(kRace, read_race, id); }
+
+std::vector<RaceRow> Store::group_races(Id problem, const std::string& span,
+                                        const std::string& handoff_in,
+                                        const std::string& regime) const {
+  return impl_->all(kGroupRaces, read_race, problem, span, handoff_in, regime);
+}
 
 std::optional<Id> Store::last_race(Id trial) const {
   return impl_->first(kLastRace, read_id, trial);
