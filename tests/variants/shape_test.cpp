@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <clocale>
 #include <cmath>
+#include <locale>
 #include <set>
 
 #include "variants/buffers.h"
@@ -103,15 +104,24 @@ TEST(ShapeKey, RoundTripsRandomShapes) {
   }
 }
 
+struct CommaNumbers : std::numpunct<char> {
+  char do_decimal_point() const override { return ','; }
+  char do_thousands_sep() const override { return '.'; }
+  std::string do_grouping() const override { return "\3"; }
+};
+
 TEST(ShapeKey, KnowsNoLocale) {
-  const std::string before = std::setlocale(LC_ALL, nullptr);
-  if (std::setlocale(LC_ALL, "de_DE.UTF-8") == nullptr) GTEST_SKIP() << "no locale with a comma";
   Shape shape = example();
   shape.problem.kv_scale = 1.3;
+  const std::string expected = key(shape);
+  const std::locale before = std::locale::global(std::locale(std::locale(), new CommaNumbers));
+  std::setlocale(LC_ALL, "de_DE.UTF-8");  // where there is one, for C's functions
   const std::string text = key(shape);
   const auto back = parse_shape(text);
-  std::setlocale(LC_ALL, before.c_str());
-  EXPECT_NE(text.find("_kv1.3_"), std::string::npos);
+  std::setlocale(LC_ALL, "C");
+  std::locale::global(before);
+  EXPECT_EQ(text, expected);
+  EXPECT_NE(text.find("_rope500000_kv1.3_"), std::string::npos);
   EXPECT_TRUE(back);
 }
 
