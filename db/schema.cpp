@@ -83,10 +83,11 @@ CREATE TABLE problem (
 
 CREATE TABLE candidate (
   id INTEGER PRIMARY KEY,
-  key TEXT NOT NULL UNIQUE,
+  key TEXT NOT NULL,
   span TEXT NOT NULL,
   variant TEXT NOT NULL,
-  pipeline INTEGER NOT NULL CHECK (pipeline IN (0, 1))
+  pipeline INTEGER NOT NULL CHECK (pipeline IN (0, 1)),
+  UNIQUE (key, span, variant, pipeline)
 ) STRICT;
 
 CREATE TABLE trial (
@@ -128,7 +129,6 @@ CREATE TABLE race (
   status TEXT NOT NULL
 ) STRICT;
 CREATE INDEX race_of_run ON race (run_id);
-CREATE INDEX race_of_problem ON race (problem_id);
 CREATE INDEX race_of_group ON race (problem_id, span);
 
 CREATE TABLE round (

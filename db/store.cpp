@@ -21,38 +21,25 @@ static_assert(std::endian::native == std::endian::little,
 
 // memory_bytes is no part of a device's identity: the memory of a virtual machine changes by
 // itself.
-constexpr char kFindDevice[] = R"sql(
-SELECT id FROM device WHERE kind = ? AND uuid = ? AND name = ? AND driver = ? AND clock_policy = ?
-  AND model = ? AND isa = ? AND cc = ? AND sm_count = ? AND l2_bytes = ? AND driver_version = ?)sql";
 constexpr char kInsertDevice[] = R"sql(
-INSERT INTO device (kind, uuid, name, driver, clock_policy, model, isa, cc, sm_count, l2_bytes,
-  driver_version, memory_bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))sql";
+INSERT INTO device (kind, uuid, name, driver, clock_policy, model, isa, cc, sm_count,
+  memory_bytes, l2_bytes, driver_version) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))sql";
 
-constexpr char kFindBuild[] = R"sql(
-SELECT id FROM build WHERE version = ? AND revision = ? AND compiler = ? AND flags = ?
-  AND build_type = ? AND toolkit = ?)sql";
 constexpr char kInsertBuild[] = R"sql(
 INSERT INTO build (version, revision, compiler, flags, build_type, toolkit)
 VALUES (?, ?, ?, ?, ?, ?))sql";
 
-constexpr char kFindProblem[] = "SELECT id FROM problem WHERE key = ?";
 constexpr char kSetProblem[] = R"sql(
 INSERT INTO problem (key, fields) VALUES (?, ?)
 ON CONFLICT (key) DO UPDATE SET fields = excluded.fields WHERE fields <> excluded.fields)sql";
 
-constexpr char kFindCandidate[] = "SELECT id FROM candidate WHERE key = ?";
-constexpr char kSetCandidate[] = R"sql(
-INSERT INTO candidate (key, span, variant, pipeline) VALUES (?, ?, ?, ?)
-ON CONFLICT (key) DO UPDATE
-SET span = excluded.span, variant = excluded.variant, pipeline = excluded.pipeline
-WHERE (span, variant, pipeline) <> (excluded.span, excluded.variant, excluded.pipeline))sql";
+constexpr char kInsertCandidate[] =
+    "INSERT INTO candidate (key, span, variant, pipeline) VALUES (?, ?, ?, ?)";
 
 constexpr char kInsertRun[] = R"sql(
 INSERT INTO run (device_id, build_id, config_path, config_text, config_hash, command, timer, status,
   base, seed, started, ended, environment)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))sql";
-constexpr char kResumeRun[] =
-    "UPDATE run SET status = 'running', ended = '', environment = ? WHERE id = ?";
 constexpr char kResumeRun[] =
     "UPDATE run SET status = 'running', ended = '', environment = ? WHERE id = ?";
 constexpr char kFinishRun[] = "UPDATE run SET status = ?, ended = ? WHERE id = ?";
@@ -105,20 +92,6 @@ template <typename... Values>
 Id insert_row(Connection& connection, std::string_view sql, const Values&... values) {
   connection.prepare(sql).bind(values...).run();
   return connection.last_id();
-}
-
-template <typename... Values>
-std::optional<Id> find_row(Connection& connection, std::string_view sql, const Values&... values) {
-  Statement find = connection.prepare(sql);
-  if (find.bind(values...).step()) return find.integer();
-  return std::nullopt;
-}
-
-/// `use` with the columns by which a device is known.
-template <typename Use>
-auto with_device_key(const DeviceRow& row, Use use) {
-  return use(row.kind, row.uuid, row.name, row.driver, row.clock_policy, row.model, row.isa, row.cc,
-             row.sm_count, row.l2_bytes, row.driver_version);
 }
 
 /// Runs an update that must meet one row: the caller got the id from this store.
@@ -186,36 +159,20 @@ void Store::transaction(const std::function<void()>& body) {
   }
 }
 
-std::optional<Id> Store::find_device(const DeviceRow& row) const {
-  return with_device_key(
-      row, [&](const auto&... key) { return find_row(*impl_->connection, kFindDevice, key...); });
-}
-
-std::optional<Id> Store::find_problem(const std::string& key) const {
-  return find_row(*impl_->connection, kFindProblem, key);
-}
-
-std::optional<Id> Store::find_candidate(const std::string& key) const {
-  return find_row(*impl_->connection, kFindCandidate, key);
-}
-
 Id Store::upsert(const DeviceRow& row) {
   return impl_->write(*this, [&](Connection& c) {
     if (const std::optional<Id> found = find_device(row)) return *found;
-    return with_device_key(row, [&](const auto&... key) {
-      return insert_row(c, kInsertDevice, key..., row.memory_bytes);
-    });
+    return insert_row(c, kInsertDevice, row.kind, row.uuid, row.name, row.driver, row.clock_policy,
+                      row.model, row.isa, row.cc, row.sm_count, row.memory_bytes, row.l2_bytes,
+                      row.driver_version);
   });
 }
 
 Id Store::upsert(const BuildRow& row) {
   return impl_->write(*this, [&](Connection& c) {
-    const auto with_key = [&](auto use) {
-      return use(row.version, row.revision, row.compiler, row.flags, row.build_type, row.toolkit);
-    };
-    const auto found = with_key([&](const auto&... k) { return find_row(c, kFindBuild, k...); });
-    if (found) return *found;
-    return with_key([&](const auto&... k) { return insert_row(c, kInsertBuild, k...); });
+    if (const std::optional<Id> found = find_build(row)) return *found;
+    return insert_row(c, kInsertBuild, row.version, row.revision, row.compiler, row.flags,
+                      row.build_type, row.toolkit);
   });
 }
 
@@ -228,8 +185,8 @@ Id Store::upsert(const ProblemRow& row) {
 
 Id Store::upsert(const CandidateRow& row) {
   return impl_->write(*this, [&](Connection& c) {
-    c.prepare(kSetCandidate).bind(row.key, row.span, row.variant, row.pipeline).run();
-    return *find_candidate(row.key);
+    if (const std::optional<Id> found = find_candidate(row)) return *found;
+    return insert_row(c, kInsertCandidate, row.key, row.span, row.variant, row.pipeline);
   });
 }
 
@@ -250,12 +207,6 @@ void Store::resume_run(Id run, const std::string& environment) {
 void Store::finish_run(Id run, const std::string& status, const std::string& ended) {
   impl_->write(*this, [&](Connection& c) {
     update_row(c, c.prepare(kFinishRun).bind(status, ended, run), "run", run);
-  });
-}
-
-void Store::resume_run(Id run, const std::string& environment) {
-  impl_->write(*this, [&](Connection& c) {
-    update_row(c, c.prepare(kResumeRun).bind(environment, run), "run", run);
   });
 }
 

@@ -39,16 +39,13 @@ class Store {
   /// to read.
   void transaction(const std::function<void()>& body);
 
-  // Upserts by natural key give the id. A device's key is all but its memory (that of a virtual
-  // machine changes by itself), a build's is the whole row; problems and candidates have a key, and
-  // the newest words about it stand.
+  // Upserts by natural key give the id. The key is the whole row, save a device's
+  // memory (that of a virtual machine changes by itself) and a problem's fields (the newest stand).
   Id upsert(const DeviceRow& row);
   Id upsert(const BuildRow& row);
   Id upsert(const ProblemRow& row);
   Id upsert(const CandidateRow& row);
   Id insert(const RunRow& row);
-  /// The run goes on: status running, not ended.
-  void resume_run(Id run, const std::string& environment);
   void finish_run(Id run, const std::string& status, const std::string& ended);
   /// The run goes on in this process: status running, no end, a new environment.
   void resume_run(Id run, const std::string& environment);
@@ -72,14 +69,12 @@ class Store {
   std::optional<RunRow> last_run() const;
   DeviceRow device(Id id) const;
   std::vector<DeviceRow> devices() const;
-  std::optional<Id> find_device(const DeviceRow& row) const;
   BuildRow build(Id id) const;
   ProblemRow problem(Id id) const;
-  std::optional<Id> find_problem(const std::string& key) const;
   CandidateRow candidate(Id id) const;
-  std::optional<Id> find_candidate(const std::string& key) const;
   /// By natural key (memory_bytes of a device is no part of it).
   std::optional<Id> find_device(const DeviceRow& row) const;
+  std::optional<Id> find_build(const BuildRow& row) const;
   std::optional<Id> find_problem(const std::string& key) const;
   std::optional<Id> find_candidate(const CandidateRow& row) const;
   std::optional<TrialRow> find_trial(const TrialKey& key) const;
@@ -100,9 +95,6 @@ class Store {
   /// Races of every run over one span of a problem, fed with one hand-off in one regime, by id.
   std::vector<RaceRow> races(Id problem, const std::string& span, const std::string& handoff_in,
                              const std::string& regime) const;
-  /// Races of all runs among the candidates of a span on a problem.
-  std::vector<RaceRow> group_races(Id problem, const std::string& span,
-                                   const std::string& handoff_in, const std::string& regime) const;
   /// Rounds of a race with samples (by trial id), in the order in which they were written; rejected
   /// ones included.
   std::vector<RoundRow> rounds(Id race) const;

@@ -33,6 +33,9 @@ constexpr char kDevice[] = MUSE_DEVICE_COLUMNS "WHERE id = ?";
 constexpr char kFindDevice[] = R"sql(
 SELECT id FROM device WHERE kind = ? AND uuid = ? AND name = ? AND driver = ? AND clock_policy = ?
   AND model = ? AND isa = ? AND cc = ? AND sm_count = ? AND l2_bytes = ? AND driver_version = ?)sql";
+constexpr char kFindBuild[] = R"sql(
+SELECT id FROM build WHERE version = ? AND revision = ? AND compiler = ? AND flags = ?
+  AND build_type = ? AND toolkit = ?)sql";
 constexpr char kFindProblem[] = "SELECT id FROM problem WHERE key = ?";
 constexpr char kFindCandidate[] =
     "SELECT id FROM candidate WHERE key = ? AND span = ? AND variant = ? AND pipeline = ?";
@@ -80,8 +83,6 @@ constexpr char kRaces[] = MUSE_RACE_COLUMNS "WHERE run_id = ? ORDER BY id";
 constexpr char kRacesOfGroup[] = MUSE_RACE_COLUMNS
     "WHERE problem_id = ? AND span = ? AND handoff_in = ? AND regime = ? ORDER BY id";
 constexpr char kRace[] = MUSE_RACE_COLUMNS "WHERE id = ?";
-constexpr char kGroupRaces[] = MUSE_RACE_COLUMNS
-    "WHERE problem_id = ? AND span = ? AND handoff_in = ? AND regime = ? ORDER BY id";
 #undef MUSE_RACE_COLUMNS
 
 constexpr char kRounds[] = R"sql(
@@ -314,6 +315,11 @@ std::optional<Id> Store::find_device(const DeviceRow& row) const {
                       row.driver_version);
 }
 
+std::optional<Id> Store::find_build(const BuildRow& row) const {
+  return impl_->first(kFindBuild, read_id, row.version, row.revision, row.compiler, row.flags,
+                      row.build_type, row.toolkit);
+}
+
 std::optional<Id> Store::find_problem(const std::string& key) const {
   return impl_->first(kFindProblem, read_id, key);
 }
@@ -350,12 +356,6 @@ std::vector<RaceRow> Store::races(Id problem, const std::string& span,
 }
 
 std::optional<RaceRow> Store::race(Id id) const { return impl_->first(kRace, read_race, id); }
-
-std::vector<RaceRow> Store::group_races(Id problem, const std::string& span,
-                                        const std::string& handoff_in,
-                                        const std::string& regime) const {
-  return impl_->all(kGroupRaces, read_race, problem, span, handoff_in, regime);
-}
 
 std::optional<Id> Store::last_race(Id trial) const {
   return impl_->first(kLastRace, read_id, trial);
