@@ -25,8 +25,8 @@ std::string Diagnostic::text() const {
   return fmt::format("{}:{}:{}: {}", printable(file), mark.line, mark.column, message);
 }
 
-void DiagnosticLog::error(Mark mark, std::string message) {
-  diagnostics_.push_back({file_, mark, std::move(message)});
+void DiagnosticLog::error(Mark mark, std::string_view message) {
+  diagnostics_.push_back({file_, mark, printable(message)});
 }
 
 Diagnostics DiagnosticLog::sorted() const {

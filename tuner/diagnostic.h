@@ -29,7 +29,8 @@ using Diagnostics = std::vector<Diagnostic>;
 class DiagnosticLog {
  public:
   explicit DiagnosticLog(std::string file) : file_(std::move(file)) {}
-  void error(Mark mark, std::string message);
+  /// A message may quote the file: control characters are made visible.
+  void error(Mark mark, std::string_view message);
   bool empty() const { return diagnostics_.empty(); }
   size_t size() const { return diagnostics_.size(); }
   /// Ordered by mark, then message; each once.

@@ -108,8 +108,10 @@ std::optional<std::string> read_plain(const YamlNode& node, std::string_view wha
 std::optional<std::string> read_text(const YamlNode& node, std::string_view what,
                                      DiagnosticLog& log) {
   if (!expect(node, NodeKind::kScalar, what, log)) return std::nullopt;
-  if (!node.text.empty()) return node.text;
-  log.error(node.mark, fmt::format("{}: the text is empty", what));
+  constexpr size_t kLongest = 1000;
+  if (!node.text.empty() && node.text.size() <= kLongest) return node.text;
+  log.error(node.mark, node.text.empty() ? fmt::format("{}: the text is empty", what)
+                                         : fmt::format("{}: longer than {} bytes", what, kLongest));
   return std::nullopt;
 }
 
