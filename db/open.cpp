@@ -108,9 +108,9 @@ void create(const std::string& shown, const fs::path& file, std::span<const Migr
   const SideLock lock(file);
   if (is_there(file)) return;  // another process was first
   if (const fs::path journal = with_suffix(file, "-journal"); is_there(journal)) {
-    // SQLite would take it for the new file's own and play it back into it.
-    throw Error(fmt::format("{}: is gone but its journal is left; bring it back, or delete {}",
-                            shown, journal.string()));
+    // Of a database that was deleted or moved. SQLite would take it for the new file's own and play
+    // it back into it; whoever brings the old file back needs it.
+    replace_file(journal, with_suffix(journal, ".left"), FileSystem{});
   }
   const fs::path temp = folder / ("." + file.filename().string() + ".new");
   const auto remove_temp = [&] {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <grp.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -54,13 +55,18 @@ inline void write_file(const std::filesystem::path& file, const std::string& con
   std::ofstream(file, std::ios::binary) << content;
 }
 
-/// Name -> content and time of change of all there is in a folder.
-inline std::map<std::string, std::pair<std::string, std::filesystem::file_time_type>> listing(
-    const std::filesystem::path& folder) {
-  std::map<std::string, std::pair<std::string, std::filesystem::file_time_type>> result;
+/// Name -> content and time of change (ns) of all there is in a folder.
+using Listing = std::map<std::string, std::pair<std::string, int64_t>>;
+
+inline Listing listing(const std::filesystem::path& folder) {
+  Listing result;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    result[entry.path().filename()] = {entry.is_regular_file() ? read_file(entry.path()) : "",
-                                       entry.last_write_time()};
+    struct stat status {};
+    ::lstat(entry.path().c_str(), &status);
+    const int64_t changed = status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec;
+    result[entry.path().filename()] = {
+        std::filesystem::is_regular_file(entry.symlink_status()) ? read_file(entry.path()) : "",
+        changed};
   }
   return result;
 }
