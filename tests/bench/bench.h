@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// What muse-bench is made of: the harness's own speed, and candidates by name.
+#pragma once
+
+#include <string>
+
+namespace muse::bench {
+
+/// Dispatch lookup, round insertion, plan expansion, config parsing, bootstrap. `source_dir` holds
+/// configs/.
+void register_harness(const std::string& source_dir);
+
+/// Registers "candidate/<key>" on the shape, warm, on the host, beside what the sampler says.
+/// Throws std::runtime_error with the reason where key, shape or support are wrong.
+void register_candidate(const std::string& candidate_key, const std::string& shape_key);
+
+}  // namespace muse::bench

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// muse-bench: Google Benchmark over the harness's own parts, or over candidates named with
+// --candidate.
+#include <benchmark/benchmark.h>
+
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "tests/bench/bench.h"
+
+namespace {
+
+constexpr const char* kUsage =
+    "usage: muse-bench [--benchmark_...]\n"
+    "       muse-bench --candidate KEY [--candidate KEY ...] --shape KEY [--benchmark_...]\n";
+
+struct Options {
+  std::vector<std::string> candidates;
+  std::string shape;
+  std::vector<char*> rest;  ///< for Google Benchmark
+  bool wrong = false;
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 0; i < argc; ++i) {
+    const bool candidate = std::strcmp(argv[i], "--candidate") == 0;
+    if (!candidate && std::strcmp(argv[i], "--shape") != 0) {
+      options.rest.push_back(argv[i]);
+    } else if (i + 1 == argc) {
+      options.wrong = true;
+    } else if (candidate) {
+      options.candidates.emplace_back(argv[++i]);
+    } else {
+      options.shape = argv[++i];
+    }
+  }
+  options.wrong = options.wrong || options.candidates.empty() != options.shape.empty();
+  return options;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  Options options = parse(argc, argv);
+  int rest = static_cast<int>(options.rest.size());
+  benchmark::Initialize(&rest, options.rest.data());
+  if (options.wrong || benchmark::ReportUnrecognizedArguments(rest, options.rest.data())) {
+    std::fputs(kUsage, stderr);
+    return 2;
+  }
+  if (options.candidates.empty()) muse::bench::register_harness(MUSE_SOURCE_DIR);
+  for (const std::string& candidate : options.candidates) {
+    muse::bench::register_candidate(candidate, options.shape);
+  }
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "muse-bench: %s\n", error.what());
+  return 2;
+}
