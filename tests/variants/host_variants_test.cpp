@@ -581,8 +581,10 @@ TEST_P(RowKernelsOf, DecodeEveryCodeExactly) {
   for (int64_t key = 0; key < host::kKeyBlock; ++key) offsets[key] = key % 4 * kDim;
   std::vector<float> rows(host::kKeyBlock * kDim);
   std::vector<float> columns(rows.size());
-  kernels.decode_rows(codes.data(), offsets.data(), host::kKeyBlock, kDim, rows.data());
-  kernels.decode_keys(codes.data(), offsets.data(), host::kKeyBlock, kDim, columns.data());
+  kernels.decode_rows(codes.data(), offsets.data(), offsets.data(), host::kKeyBlock, kDim,
+                      rows.data());
+  kernels.decode_keys(codes.data(), offsets.data(), offsets.data(), host::kKeyBlock, kDim,
+                      columns.data());
   for (int64_t key = 0; key < host::kKeyBlock; ++key) {
     for (int64_t d = 0; d < kDim; ++d) {
       const float expected = e4m3_to_f32(codes[offsets[key] + d]);

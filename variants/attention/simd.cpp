@@ -58,8 +58,9 @@ void run(const Arguments& arguments, int /*launch*/) {
   const int64_t per_request = in.num_kv_heads * args.splits;
   host::parallel_for(args.threads, in.batch * per_request, [&](int worker, int64_t item) {
     const int64_t b = item / per_request;
-    const int64_t kv_head = item % per_request / args.splits;
-    const int64_t split = item % args.splits;
+    // The kv heads of a split come one after the other: their rows are neighbours in memory.
+    const int64_t split = item % per_request / in.num_kv_heads;
+    const int64_t kv_head = item % in.num_kv_heads;
     const KeyRange all = host::attended(in, b);
     const host::Splits splits = host::splits_of(all, args.splits);
     if (split >= splits.count) return;

@@ -34,16 +34,6 @@ void fill_offsets(const AttentionInputs& in, int64_t b, int64_t kv_head, KeyRang
   }
 }
 
-void prefetch_rows(const AttentionInputs& in, const int64_t* offsets, int64_t rows) {
-  constexpr int64_t kLine = 64;
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t byte = 0; byte < in.head_dim; byte += kLine) {
-      __builtin_prefetch(in.k_cache + offsets[row] + byte);
-      __builtin_prefetch(in.v_cache + offsets[row] + byte);
-    }
-  }
-}
-
 void load_query(const RowKernels& kernels, const AttentionInputs& in, int64_t b, int64_t kv_head,
                 float* query) {
   constexpr int64_t kNoOffset = 0;
@@ -51,7 +41,7 @@ void load_query(const RowKernels& kernels, const AttentionInputs& in, int64_t b,
   for (int64_t i = 0; i < in.q_len; ++i) {
     const int64_t token = in.cu_seqlens_q[b] + i;
     const uint8_t* heads = in.q8 + (token * in.num_q_heads + kv_head * in.group()) * in.head_dim;
-    kernels.decode_rows(heads, &kNoOffset, 1, group_dim, query + i * group_dim);
+    kernels.decode_rows(heads, &kNoOffset, &kNoOffset, 1, group_dim, query + i * group_dim);
   }
 }
 
@@ -96,13 +86,14 @@ void attend(const RowKernels& kernels, const AttentionInputs& in, int64_t b, int
     std::swap(scratch.offsets, scratch.ahead);
     const KeyRange next = tile_at(tile.end);
     fill_offsets(in, b, kv_head, next, scratch.ahead);
-    prefetch_rows(in, scratch.ahead, next.size());
+    std::fill(scratch.ahead + next.size(), scratch.ahead + tile_kv, 0);
 
     // Lanes beyond the tile repeat its first row; their scores are never used.
     const int64_t padded = (tile.size() + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
     std::fill(scratch.offsets + tile.size(), scratch.offsets + padded, scratch.offsets[0]);
-    kernels.decode_keys(in.k_cache, scratch.offsets, padded, dim, scratch.keys);
-    kernels.decode_rows(in.v_cache, scratch.offsets, tile.size(), dim, scratch.values);
+    kernels.decode_keys(in.k_cache, scratch.offsets, scratch.ahead, padded, dim, scratch.keys);
+    kernels.decode_rows(in.v_cache, scratch.offsets, scratch.ahead, tile.size(), dim,
+                        scratch.values);
     kernels.scores(scratch.query, rows, scratch.keys, padded, dim, scratch.scores);
 
     for (int64_t i = 0; i < in.q_len; ++i) {

@@ -31,13 +31,13 @@ struct RowKernels {
   /// The same for a v head: out[dim] = E4(RN_bf16(x / scale)).
   void (*quantise)(const uint16_t* x, float scale, int64_t dim, uint8_t* out);
 
-  /// out f32 [rows, dim] from e4m3 rows at base + offsets[row].
-  void (*decode_rows)(const uint8_t* base, const int64_t* offsets, int64_t rows, int64_t dim,
-                      float* out);
-  /// out f32 [dim, keys_padded], transposed, from e4m3 rows at base + offsets[key], keys_padded of
-  /// them.
-  void (*decode_keys)(const uint8_t* base, const int64_t* offsets, int64_t keys_padded, int64_t dim,
-                      float* out);
+  /// out f32 [rows, dim] from e4m3 rows at base + offsets[row]; fetches those at base + ahead[row]
+  /// into the cache on the way, one for each row decoded: in a burst most fetches would be dropped.
+  void (*decode_rows)(const uint8_t* base, const int64_t* offsets, const int64_t* ahead,
+                      int64_t rows, int64_t dim, float* out);
+  /// The same transposed: out f32 [dim, keys_padded] from keys_padded rows.
+  void (*decode_keys)(const uint8_t* base, const int64_t* offsets, const int64_t* ahead,
+                      int64_t keys_padded, int64_t dim, float* out);
   /// scores f32 [rows, keys_padded] = query [rows, dim] * keys [dim, keys_padded].
   void (*scores)(const float* query, int64_t rows, const float* keys, int64_t keys_padded,
                  int64_t dim, float* scores);

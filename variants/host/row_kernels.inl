@@ -34,19 +34,27 @@ MUSE_TARGET inline void quantise(const uint16_t* x, float scale, int64_t dim, ui
   }
 }
 
-MUSE_TARGET inline void decode_rows(const uint8_t* base, const int64_t* offsets, int64_t rows,
-                                    int64_t dim, float* out) {
+MUSE_INLINE void prefetch_row(const uint8_t* row, int64_t dim) {
+  constexpr int64_t kLine = 64;
+  for (int64_t byte = 0; byte < dim; byte += kLine) __builtin_prefetch(row + byte);
+}
+
+MUSE_TARGET inline void decode_rows(const uint8_t* base, const int64_t* offsets,
+                                    const int64_t* ahead, int64_t rows, int64_t dim, float* out) {
   const Decoder decoder;
   for (int64_t row = 0; row < rows; ++row) {
+    prefetch_row(base + ahead[row], dim);
     const uint8_t* codes = base + offsets[row];
     for (int64_t d = 0; d < dim; d += kLanes) store(out + row * dim + d, decoder.load(codes + d));
   }
 }
 
 MUSE_TARGET inline void decode_keys(const uint8_t* base, const int64_t* offsets,
-                                    int64_t keys_padded, int64_t dim, float* out) {
+                                    const int64_t* ahead, int64_t keys_padded, int64_t dim,
+                                    float* out) {
   const Decoder decoder;
   for (int64_t key = 0; key < keys_padded; key += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) prefetch_row(base + ahead[key + lane], dim);
     decoder.load_transposed(base, offsets + key, dim, keys_padded, out + key);
   }
 }
