@@ -507,9 +507,12 @@ ExitCode exit_code(const SweepResult& result) {
   if (result.stop_signal != 0) {
     return result.stop_signal == 2 ? ExitCode::kInterrupted : ExitCode::kTerminated;
   }
-  bool valid = false, failed = result.out_of_budget || result.device_lost;
+  // Without one valid pipeline there is nothing to run in production.
+  const bool valid = std::any_of(result.winners.begin(), result.winners.end(), [](const Winner& w) {
+    return w.span == muse::name(kWholeStep) && !w.chain.empty();
+  });
+  bool failed = result.out_of_budget || result.device_lost;
   for (const auto& [outcome, count] : result.outcomes) {
-    if (is_measured(outcome)) valid = true;
     if (!is_measured(outcome) && outcome != Outcome::kUnsupported) failed = true;
   }
   if (!valid && !result.out_of_budget) return ExitCode::kGateFailed;

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line as a user meets it: help, JSON, did-you-mean, bad input, exit codes.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "db/store.h"
+#include "tests/fakes/command.h"
+
+namespace muse {
+namespace {
+
+using fakes::CommandResult;
+using fakes::read_file;
+using fakes::TemporaryFolder;
+using fakes::write_file;
+using nlohmann::json;
+
+constexpr const char* kTiny = R"(schema: 1
+defaults: {pool_bytes: 1MiB}
+shapes:
+  - {batch: 2, q_len: 1, window: 0, rope_theta: 0, context: 64}
+variants:
+  include: ["*/scalar"]
+measure: {max_rounds: 8, half_width_pct: 20}
+)";
+
+class Cli : public ::testing::Test {
+ protected:
+  CommandResult tune(std::vector<std::string> words) {
+    words.insert(words.begin(), MUSE_TUNE);
+    return fakes::run_command(words, {.folder = folder_.path(), .limit_s = 60});
+  }
+  // Every complaint is one line that starts so; nothing goes to standard output.
+  void expect_refused(const std::vector<std::string>& words, int code, const std::string& part) {
+    const CommandResult result = tune(words);
+    EXPECT_EQ(result.exit_code, code) << result.err;
+    EXPECT_TRUE(result.err.starts_with("muse-tune: error: ")) << result.err;
+    EXPECT_NE(result.err.find(part), std::string::npos) << part << " not in " << result.err;
+    EXPECT_EQ(result.out, "");
+  }
+  std::set<std::string> files() const {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_.path())) {
+      names.insert(entry.path().filename());
+    }
+    return names;
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(Cli, EveryCommandHasHelpAndJson) {
+  const CommandResult help = tune({"--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  for (const std::string command : {"init", "list", "plan", "sweep", "status", "validate", "emit",
+                                    "report", "export", "version"}) {
+    EXPECT_NE(help.out.find(command), std::string::npos) << command;
+    const CommandResult own = tune({command, "--help"});
+    EXPECT_EQ(own.exit_code, 0) << command;
+    EXPECT_NE(own.out.find("--json"), std::string::npos) << command;
+  }
+  EXPECT_EQ(help.out.find("worker"), std::string::npos);
+}
+
+TEST_F(Cli, SuggestsTheNearestCommandAndOption) {
+  expect_refused({"swep", "a.yaml"}, 2, "did you mean 'sweep'?");
+  expect_refused({"plan", "a.yaml", "--shap", "x"}, 2, "did you mean '--shape'?");
+  expect_refused({"plan", "a.yaml", "--stage", "atention"}, 2, "a.yaml");
+  expect_refused({}, 2, "a command is needed");
+  expect_refused({"plan"}, 2, "config");
+}
+
+TEST_F(Cli, SaysWhatTheBinaryIs) {
+  const json version = json::parse(tune({"version", "--json"}).out);
+  EXPECT_EQ(version["schema"], "muse.version");
+  EXPECT_EQ(version["version"], 1);
+  EXPECT_EQ(tune({"--version"}).exit_code, 0);
+}
+
+TEST_F(Cli, InitWritesAConfigThatPlans) {
+  EXPECT_EQ(tune({"init", "mine.yaml", "--target", "host"}).exit_code, 0);
+  const CommandResult plan = tune({"plan", "mine.yaml", "--target", "host", "--json"});
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  EXPECT_GT(json::parse(plan.out)["items"].size(), 0u);
+  const std::string before = read_file(folder_ / "mine.yaml");
+  expect_refused({"init", "mine.yaml", "--target", "host"}, 2, "exists already");
+  EXPECT_EQ(read_file(folder_ / "mine.yaml"), before);
+}
+
+TEST_F(Cli, ListIsTheDocumentedJson) {
+  write_file(folder_ / "tiny.yaml", kTiny);
+  const json list = json::parse(tune({"list", "tiny.yaml", "--target", "host", "--json"}).out);
+  EXPECT_EQ(list["schema"], "muse.list");
+  std::set<std::string> names;
+  for (const json& v : list["variants"]) {
+    names.insert(v["name"]);
+    EXPECT_EQ(v["supports"].size(), 1u);
+    for (const char* field : {"target", "spans", "tunables", "space", "constraints"}) {
+      EXPECT_TRUE(v.contains(field)) << field;
+    }
+  }
+  EXPECT_TRUE(names.contains("attention/scalar"));
+}
+
+TEST_F(Cli, PlanWritesNothingAndIsTheDocumentedJson) {
+  write_file(folder_ / "tiny.yaml", kTiny);
+  const auto before = files();
+  const json plan = json::parse(tune({"plan", "tiny.yaml", "--target", "host", "--json"}).out);
+  EXPECT_EQ(plan["schema"], "muse.plan");
+  for (const json& item : plan["items"]) EXPECT_EQ(item["action"], "measure") << item;
+  EXPECT_EQ(files(), before);
+}
+
+TEST_F(Cli, RefusesBadConfigsWithFileLineAndColumnAndChangesNothing) {
+  const std::string good = kTiny;
+  const std::pair<std::string, std::string> bad[] = {
+      {good + "measur: {}\n", "bad.yaml:7:1: "},
+      {good + "measure: {}\n", "bad.yaml:7:1: "},
+      {"schema: 1\nshapes:\n  - {batch: two, context: 64}\n", "bad.yaml:3:13: "},
+      {"schema: 1\nshapes:\n  - {batch: -1, context: 64}\n", "bad.yaml:3:13: "},
+      {"schema: 1\nshapes:\n  - {batch: 18446744073709551616, context: 64}\n", "bad.yaml:3:13: "},
+      {"schema: 1\nshapes: []\n", "bad.yaml:2:9: "},
+      {"schema: 1\nshapes:\n  - {context: 64}\nvariants: {include: [atention/*]}\n",
+       "bad.yaml:4:22: "},
+      {"", "bad.yaml"},
+      {",", "bad.yaml:1:1: "},
+      {good + "---\nschema: 1\n", "bad.yaml:7:"},
+      {std::string(10 << 20, '#'), "bad.yaml"},
+  };
+  for (const auto& [text, where] : bad) {
+    write_file(folder_ / "bad.yaml", text);
+    const auto before = files();
+    for (const char* command : {"plan", "sweep", "validate"}) {
+      expect_refused({command, "bad.yaml", "--target", "host"}, 2, where);
+    }
+    EXPECT_EQ(files(), before);
+  }
+  expect_refused({"sweep", "none.yaml", "--target", "host"}, 2, "none.yaml");
+  expect_refused({"sweep", ".", "--target", "host"}, 2, "folder");
+}
+
+TEST_F(Cli, RefusesFiltersThatKeepNothing) {
+  write_file(folder_ / "tiny.yaml", kTiny);
+  expect_refused({"plan", "tiny.yaml", "--target", "host", "--variant", "gait/*"}, 2, "gait/*");
+  expect_refused({"plan", "tiny.yaml", "--target", "host", "--shape", "b99*"}, 2, "b99*");
+  expect_refused({"plan", "tiny.yaml", "--target", "host", "--stage", "gat"}, 2,
+                 "did you mean 'gate'?");
+  expect_refused({"plan", "tiny.yaml", "--target", "gpu"}, 2, "auto, host or cuda:N");
+  expect_refused({"sweep", "tiny.yaml", "--target", "host", "--timer", "cupti"}, 2, "no timer");
+  expect_refused({"sweep", "tiny.yaml", "--target", "host", "--budget", "10"}, 2, "duration");
+}
+
+TEST_F(Cli, ACudaTargetOnAMachineWithoutOneIsExit3) {
+  write_file(folder_ / "tiny.yaml", kTiny);
+  expect_refused({"sweep", "tiny.yaml", "--target", "cuda:0"}, 3, "--target host");
+}
+
+TEST_F(Cli, RefusesBadDatabasesAndLeavesThemAlone) {
+  write_file(folder_ / "tiny.yaml", kTiny);
+  const auto untouched = [&](const std::string& file, const std::string& bytes) {
+    write_file(folder_ / file, bytes);
+    for (const std::vector<std::string>& command :
+         std::vector<std::vector<std::string>>{{"status"},
+                                               {"report"},
+                                               {"export"},
+                                               {"emit"},
+                                               {"plan", "tiny.yaml", "--target", "host"},
+                                               {"sweep", "tiny.yaml", "--target", "host"}}) {
+      std::vector<std::string> words = command;
+      words.insert(words.end(), {"--db", file});
+      expect_refused(words, 3, file);
+      EXPECT_EQ(read_file(folder_ / file), bytes) << command[0];
+    }
+  };
+  untouched("empty.db", "");
+  untouched("text.db", "this is no database, though it is long enough to have a header " +
+                           std::string(200, 'x'));
+  std::filesystem::create_directory(folder_ / "folder.db");
+  for (const char* command : {"status", "report", "export", "emit"}) {
+    expect_refused({command, "--db", "missing.db"}, 3, "missing.db");
+    expect_refused({command, "--db", "folder.db"}, 3, "folder");
+  }
+  expect_refused({"sweep", "tiny.yaml", "--target", "host", "--db", "folder.db"}, 3, "folder");
+  expect_refused({"sweep", "tiny.yaml", "--target", "host", "--db", "no/such/a.db"}, 3, "no/such");
+}
+
+class SweptCli : public Cli {
+ protected:
+  void SetUp() override {
+    write_file(folder_ / "tiny.yaml", kTiny);
+    const CommandResult sweep = tune({"sweep", "tiny.yaml", "--target", "host"});
+    ASSERT_EQ(sweep.exit_code, 0) << sweep.err;
+  }
+};
+
+TEST_F(SweptCli, ReadingCommandsChangeNothing) {
+  const std::string before = read_file(folder_ / "muse-tune.db");
+  const auto names = files();
+  for (const char* command : {"status", "export"}) {
+    const CommandResult result = tune({command, "--json"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_NO_THROW(static_cast<void>(json::parse(result.out))) << command;
+  }
+  EXPECT_EQ(tune({"report", "--format", "md"}).exit_code, 0);
+  EXPECT_EQ(json::parse(tune({"report", "--json"}).out)["schema"], "muse.report");
+  EXPECT_EQ(tune({"plan", "tiny.yaml", "--target", "host"}).exit_code, 0);
+  EXPECT_EQ(read_file(folder_ / "muse-tune.db"), before);
+  EXPECT_EQ(files(), names);
+}
+
+TEST_F(SweptCli, PlanReusesWhatWasSwept) {
+  const json plan = json::parse(tune({"plan", "tiny.yaml", "--target", "host", "--json"}).out);
+  for (const json& item : plan["items"]) EXPECT_EQ(item["action"], "reuse") << item;
+}
+
+TEST_F(SweptCli, OutputThatCannotBeWrittenIsExit3AndLeavesTheOldFile) {
+  expect_refused({"report", "--out", "none/report.html"}, 3, "none");
+  expect_refused({"emit", "--out", "none"}, 3, "none");
+  std::filesystem::create_directory(folder_ / "taken");
+  expect_refused({"report", "--out", "taken"}, 3, "taken");
+  ASSERT_EQ(tune({"emit"}).exit_code, 0);
+  const std::string header = read_file(folder_ / "muse_dispatch.h");
+  EXPECT_NE(header.find("#pragma once"), std::string::npos);
+  expect_refused({"emit", "--run", "99"}, 2, "no run 99");
+  EXPECT_EQ(read_file(folder_ / "muse_dispatch.h"), header);
+  if (geteuid() == 0) return;  // root writes everywhere
+  std::filesystem::create_directory(folder_ / "fixed");
+  chmod((folder_ / "fixed").c_str(), 0500);
+  expect_refused({"emit", "--out", "fixed"}, 3, "fixed");
+}
+
+TEST_F(SweptCli, ADatabaseOfANewerVersionIsRefused) {
+  std::string bytes = read_file(folder_ / "muse-tune.db");
+  bytes[63] = 99;  // user_version, big endian at 60
+  write_file(folder_ / "newer.db", bytes);
+  expect_refused({"status", "--db", "newer.db"}, 3, "newer");
+  expect_refused({"sweep", "tiny.yaml", "--target", "host", "--db", "newer.db"}, 3, "newer");
+  EXPECT_EQ(read_file(folder_ / "newer.db"), bytes);
+}
+
+TEST_F(SweptCli, OutputWithoutATerminalHasNoEscapes) {
+  const CommandResult result = tune({"sweep", "tiny.yaml", "--target", "host", "--json"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_NO_THROW(static_cast<void>(json::parse(result.out)));
+  EXPECT_EQ((result.out + result.err).find_first_of("\r\x1b"), std::string::npos);
+}
+
+TEST_F(SweptCli, ExportsCsvThatASpreadsheetTakesAsData) {
+  const CommandResult csv = tune({"export", "--format", "csv", "--table", "candidate"});
+  EXPECT_EQ(csv.exit_code, 0);
+  EXPECT_TRUE(csv.out.starts_with("id,key,")) << csv.out.substr(0, 80);
+  expect_refused({"export", "--format", "csv"}, 2, "--table");
+  expect_refused({"export", "--format", "csv", "--table", "candidat"}, 2,
+                 "did you mean 'candidate'?");
+}
+
+TEST_F(SweptCli, AClosedPipeHidesNothing) {
+  const CommandResult piped = fakes::run_command(
+      {"bash", "-c", "set -o pipefail; \"$0\" export | head -c 1 >/dev/null", MUSE_TUNE},
+      {.folder = folder_.path()});
+  EXPECT_EQ(piped.exit_code, 0) << piped.err;
+}
+
+}  // namespace
+}  // namespace muse

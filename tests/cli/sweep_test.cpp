@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole sweeps: resume, reuse, kills, candidates that misbehave.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+#include "db/store.h"
+#include "tests/fakes/command.h"
+
+namespace muse {
+namespace {
+
+using fakes::CommandResult;
+using fakes::read_file;
+using fakes::TemporaryFolder;
+using fakes::write_file;
+using nlohmann::json;
+
+std::string config(const std::string& variants, const std::string& more = "") {
+  return "schema: 1\ndefaults: {pool_bytes: 1MiB}\n"
+         "shapes:\n"
+         "  - {batch: 2, q_len: 1, window: 16, rope_theta: 10000, context: 48}\n"
+         "  - {batch: 1, q_len: 2, window: 0, rope_theta: 0, context: 64}\n"
+         "variants: " + variants + "\n"
+         "pipelines: {top_k: 64}\n"
+         "measure: {max_rounds: 8, half_width_pct: 20}\n" + more;
+}
+
+// Few candidates, and top_k keeps all: the set of trials depends on no timing.
+const std::string kSmall =
+    config("{include: ['*/scalar', 'gate/simd'], tunables: {'*': {threads: [1], splits: [1, 4]}}}");
+
+class Sweep : public ::testing::Test {
+ protected:
+  Sweep() { write_file(folder_ / "small.yaml", kSmall); }
+  fakes::CommandOptions options() const { return {.folder = folder_.path(), .limit_s = 120}; }
+  CommandResult sweep(const std::string& file, const std::string& database,
+                      std::vector<std::string> more = {}, const char* tool = MUSE_TUNE) {
+    std::vector<std::string> words{tool,   "sweep", file,     "--target", "host",
+                                   "--db", database, "--json", "--any-build"};
+    words.insert(words.end(), more.begin(), more.end());
+    return fakes::run_command(words, options());
+  }
+  db::Store open(const std::string& database) const {
+    return db::Store::open(folder_ / database, db::Open::kRead);
+  }
+  // What a run found, without times: candidate, problem, hand-off and state of each trial.
+  std::set<std::string> trials(const std::string& database) const {
+    const db::Store store = open(database);
+    std::set<std::string> found;
+    for (const auto& t : store.run_trials(store.last_run()->id)) {
+      EXPECT_TRUE(found.insert(t.candidate.key + " | " + t.problem.key + " | " +
+                               t.trial.key.handoff_in + " | " + t.trial.state)
+                      .second)
+          << "doubled: " << t.candidate.key;
+    }
+    return found;
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(Sweep, RepeatedMeasuresNothingAndDecidesTheSame) {
+  const CommandResult first = sweep("small.yaml", "a.db");
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  const CommandResult second = sweep("small.yaml", "a.db");
+  ASSERT_EQ(second.exit_code, 0) << second.err;
+  const json one = json::parse(first.out), two = json::parse(second.out);
+  EXPECT_GT(one["measured"], 0);
+  EXPECT_EQ(two["measured"], 0);
+  EXPECT_EQ(two["rounds"], 0);
+  EXPECT_EQ(two["winners"], one["winners"]);
+  EXPECT_EQ(two["outcomes"], one["outcomes"]);
+}
+
+TEST_F(Sweep, StoresEveryRoundWithEverySample) {
+  ASSERT_EQ(sweep("small.yaml", "a.db").exit_code, 0);
+  const db::Store store = open("a.db");
+  EXPECT_EQ(store.integrity(), "");
+  const db::RunRow run = *store.last_run();
+  EXPECT_EQ(run.status, "complete");
+  int rounds = 0;
+  for (const db::RaceRow& race : store.races(run.id)) {
+    EXPECT_EQ(race.status, "complete");
+    for (const db::RoundRow& round : store.rounds(race.id)) {
+      ++rounds;
+      size_t samples = 0;
+      for (const db::SampleRow& sample : round.samples) samples += sample.ns.size();
+      EXPECT_EQ(samples, round.order.size());
+      EXPECT_GT(round.sentinel_first_ns, 0);
+      EXPECT_GT(round.sentinel_last_ns, 0);
+      EXPECT_EQ(round.order.front(), round.order.back());
+    }
+  }
+  EXPECT_GT(rounds, 8);
+  for (const auto& t : store.run_trials(run.id)) {
+    if (t.trial.state != "ok") continue;
+    EXPECT_TRUE(t.median_ns) << t.candidate.key;
+    EXPECT_FALSE(store.validations(t.trial.id).empty()) << t.candidate.key;
+  }
+}
+
+TEST_F(Sweep, ACandidateMoreRacesAgainstTheTieSetAndOneLessCostsNothing) {
+  const std::string less =
+      config("{include: ['*/scalar'], tunables: {'*': {threads: [1], splits: [4]}}}");
+  const std::string more =
+      config("{include: ['*/scalar', 'gate/simd'], tunables: {'*': {threads: [1], splits: [4]}}}");
+  write_file(folder_ / "less.yaml", less);
+  write_file(folder_ / "more.yaml", more);
+  ASSERT_EQ(sweep("less.yaml", "a.db").exit_code, 0);
+  const json added = json::parse(sweep("more.yaml", "a.db").out);
+  EXPECT_GT(added["measured"], 0);
+  const db::Store store = open("a.db");
+  for (const db::RaceRow& race : store.races(store.last_run()->id)) {
+    EXPECT_TRUE(race.span == "gate" || race.span == "prepare..gate") << race.span;
+  }
+  const json removed = json::parse(sweep("less.yaml", "a.db").out);
+  EXPECT_EQ(removed["measured"], 0);
+  EXPECT_EQ(removed["rounds"], 0);
+}
+
+TEST_F(Sweep, IsCutOffByABudgetAndGoesOn) {
+  const CommandResult cut = sweep("small.yaml", "a.db", {"--budget", "1ms"});
+  EXPECT_EQ(cut.exit_code, 5) << cut.err;
+  const CommandResult rest = sweep("small.yaml", "a.db");
+  EXPECT_EQ(rest.exit_code, 0) << rest.err;
+  EXPECT_EQ(open("a.db").last_run()->status, "complete");
+}
+
+TEST_F(Sweep, EndsInOrderOnASignalAndGoesOn) {
+  ASSERT_EQ(sweep("small.yaml", "whole.db").exit_code, 0);
+  for (const auto& [signal, code] : {std::pair(SIGINT, 130), std::pair(SIGTERM, 75)}) {
+    const std::string database = "signal" + std::to_string(signal) + ".db";
+    fakes::RunningCommand running({MUSE_TUNE, "sweep", "small.yaml", "--target", "host", "--db",
+                                   database, "--any-build"},
+                                  options());
+    // As soon as there is something to lose.
+    while (!std::filesystem::exists(folder_ / database)) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    kill(running.pid(), signal);
+    const CommandResult stopped = running.wait();
+    EXPECT_EQ(stopped.exit_code, code) << stopped.err;
+    EXPECT_EQ(open(database).last_run()->status, "interrupted");
+    const CommandResult rest = sweep("small.yaml", database);
+    EXPECT_EQ(rest.exit_code, 0) << rest.err;
+    EXPECT_TRUE(json::parse(rest.out)["resumed"]);
+    EXPECT_EQ(trials(database), trials("whole.db"));
+  }
+}
+
+TEST_F(Sweep, LosesNothingToKills) {
+  ASSERT_EQ(sweep("small.yaml", "whole.db").exit_code, 0);
+  std::mt19937 random(7);
+  int64_t rounds = 0;
+  for (int i = 0; i < 12; ++i) {
+    fakes::RunningCommand running({MUSE_TUNE, "sweep", "small.yaml", "--target", "host", "--db",
+                                   "killed.db", "--any-build"},
+                                  options());
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 600));
+    kill(running.pid(), SIGKILL);
+    running.wait();
+    if (!std::filesystem::exists(folder_ / "killed.db")) continue;
+    db::Store store = db::Store::open(folder_ / "killed.db", db::Open::kWrite);  // rolls back
+    EXPECT_EQ(store.integrity(), "");
+    const auto stored = static_cast<int64_t>(store.table("round").rows.size());
+    EXPECT_GE(stored, rounds) << "a stored round is gone";
+    rounds = stored;
+  }
+  const CommandResult rest = sweep("small.yaml", "killed.db");
+  EXPECT_EQ(rest.exit_code, 0) << rest.err;
+  EXPECT_EQ(trials("killed.db"), trials("whole.db"));
+  EXPECT_EQ(open("killed.db").runs().size(), 1u) << "one run, resumed, not many";
+}
+
+#ifdef MUSE_TUNE_FAKES
+TEST_F(Sweep, ContainsWhatMisbehavesAndNamesIt) {
+  write_file(folder_ / "fakes.yaml",
+             config("{include: ['*/scalar', gate/fake_segv, gate/fake_exit0, gate/fake_throw, "
+                    "gate/fake_throw_int, gate/fake_wrong, gate/fake_half], "
+                    "tunables: {'*': {splits: [4]}}}"));
+  const CommandResult result = sweep("fakes.yaml", "a.db", {"--deadline", "500ms"}, MUSE_TUNE_FAKES);
+  EXPECT_EQ(result.exit_code, 5) << result.err;
+  const db::Store store = open("a.db");
+  std::map<std::string, std::set<std::string>> states;
+  for (const auto& t : store.run_trials(store.last_run()->id)) {
+    if (t.candidate.span == "gate") states[t.candidate.variant].insert(t.trial.state);
+    if (t.trial.state != "ok") {
+      EXPECT_FALSE(t.median_ns) << t.candidate.key;
+      EXPECT_NE(t.trial.reason, "") << t.candidate.key;
+    }
+  }
+  EXPECT_EQ(states["gate/scalar"], std::set<std::string>{"ok"});
+  EXPECT_EQ(states["gate/fake_segv"], std::set<std::string>{"crashed"});
+  EXPECT_EQ(states["gate/fake_exit0"], std::set<std::string>{"crashed"});
+  EXPECT_EQ(states["gate/fake_throw"], std::set<std::string>{"launch_failed"});
+  EXPECT_EQ(states["gate/fake_throw_int"], std::set<std::string>{"launch_failed"});
+  EXPECT_EQ(states["gate/fake_wrong"], std::set<std::string>{"incorrect"});
+  EXPECT_EQ(states["gate/fake_half"], std::set<std::string>{"incorrect"});
+  const json again = json::parse(
+      sweep("fakes.yaml", "a.db", {"--deadline", "500ms"}, MUSE_TUNE_FAKES).out);
+  EXPECT_EQ(again["measured"], 0) << "what failed is not run again";
+}
+
+TEST_F(Sweep, WhereNothingIsValidNoHeaderIsTouched) {
+  write_file(folder_ / "none.yaml",
+             config("{include: [prepare/scalar, attention/scalar, combine/scalar, gate/fake_throw, "
+                    "gate/fake_throw_int, gate/fake_wrong], tunables: {'*': {splits: [4]}}}",
+                    "base: [prepare/scalar, attention/scalar, combine/scalar, gate/fake_throw]\n"));
+  write_file(folder_ / "muse_dispatch.h", "// good\n");
+  const CommandResult result = sweep("none.yaml", "a.db", {}, MUSE_TUNE_FAKES);
+  EXPECT_EQ(result.exit_code, 4) << result.err;
+  const CommandResult emit = fakes::run_command({MUSE_TUNE_FAKES, "emit", "--db", "a.db"}, options());
+  EXPECT_EQ(emit.exit_code, 4) << emit.err;
+  EXPECT_EQ(read_file(folder_ / "muse_dispatch.h"), "// good\n");
+}
+#endif
+
+}  // namespace
+}  // namespace muse
