@@ -173,11 +173,10 @@ std::string check(const Variant& variant, const Configuration& configuration) {
                          fmt::join(tunable.values, ", "));
     }
   }
-  for (const auto& [tunable, value] : configuration) {
-    if (std::none_of(variant.tunables.begin(), variant.tunables.end(),
-                     [&](const Tunable& known) { return known.name == tunable; })) {
-      return fmt::format("{} has no tunable '{}'", variant.name, tunable);
-    }
+  const Configuration known = default_configuration(variant);
+  for (const auto& setting : configuration) {
+    if (known.contains(setting.first)) continue;
+    return fmt::format("{} has no tunable '{}'", variant.name, setting.first);
   }
   const std::vector<Expression> constraints = parse_constraints(variant);
   for (size_t i = 0; i < constraints.size(); ++i) {
