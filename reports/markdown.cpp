@@ -2,6 +2,7 @@
 // A short summary of a run as Markdown, fit for a pull-request comment.
 #include <algorithm>
 #include <cctype>
+#include <string_view>
 
 #include "reports/html.h"
 #include "reports/report.h"
@@ -22,7 +23,8 @@ std::string plain(std::string_view data) {
     const auto byte = static_cast<unsigned char>(c);
     const bool starts = (byte & 0xC0) != 0x80;
     if (starts && ++characters > kMostCharacters) return out + "\xE2\x80\xA6";
-    if (byte >= 0x80 || std::isalnum(byte) || c == ' ' || c == ',' || c == ';') {
+    if (byte >= 0x80 || std::isalnum(byte) ||
+        std::string_view(" ,;()=-").find(c) != std::string_view::npos) {
       out += c;
     } else if (c == '\n' || c == '\t') {
       out += ' ';
@@ -70,9 +72,9 @@ std::string winners(const RunData& data) {
     for (const Choice& c : data.choices) {
       if (c.whole() != whole || ++rows > kMostRows) continue;
       const auto base = c.base.empty() ? std::nullopt : std::optional(c.row.base_median_ns);
-      out += "| " + code(c.shape) + " | " + plain(c.row.span) + " | " + plain(c.row.regime) +
-             " | " + code(c.winner) + " | " + microseconds(c.row.median_ns) + " | " +
-             microseconds(base) + " | " + times(c.speedup) + " | " + plain(c.row.status) + " |\n";
+      out += "| " + code(c.shape) + " | " + code(c.row.span) + " | " + plain(c.row.regime) + " | " +
+             code(c.winner) + " | " + microseconds(c.row.median_ns) + " | " + microseconds(base) +
+             " | " + times(c.speedup) + " | " + plain(c.row.status) + " |\n";
     }
   }
   if (rows > kMostRows) {

@@ -57,6 +57,16 @@ std::vector<Choice> choices_of(const db::Store& store, db::Id run) {
   return choices;
 }
 
+enum class Kind { kValid, kFailed, kUnsupported, kUnfinished };
+
+/// Unknown words count as failed: the database may be newer than its schema number says.
+Kind kind(const std::string& state) {
+  if (state == "ok" || state == "degraded") return Kind::kValid;
+  if (state == "unsupported") return Kind::kUnsupported;
+  if (state == "pending" || state == "running") return Kind::kUnfinished;
+  return Kind::kFailed;
+}
+
 std::vector<Trial> trials_of(const db::Store& store, db::Id run,
                              const std::vector<Choice>& choices) {
   std::map<std::tuple<std::string, std::string, std::string, std::string>, double> base_ns;
@@ -73,6 +83,7 @@ std::vector<Trial> trials_of(const db::Store& store, db::Id run,
     trial.regime = row.trial.key.regime;
     trial.state = row.trial.state;
     trial.reason = row.trial.reason;
+    trial.failed = kind(trial.state) == Kind::kFailed;
     trial.reused = row.reused;
     trial.samples = row.sample_count;
     if (row.median_ns && std::isfinite(*row.median_ns)) trial.median_ns = row.median_ns;
@@ -92,16 +103,6 @@ std::vector<Trial> trials_of(const db::Store& store, db::Id run,
     return order(a) < order(b);
   });
   return trials;
-}
-
-enum class Kind { kValid, kFailed, kUnsupported, kUnfinished };
-
-/// Unknown words count as failed: the database may be newer than its schema number says.
-Kind kind(const std::string& state) {
-  if (state == "ok" || state == "degraded") return Kind::kValid;
-  if (state == "unsupported") return Kind::kUnsupported;
-  if (state == "pending" || state == "running") return Kind::kUnfinished;
-  return Kind::kFailed;
 }
 
 /// The reason with every run of digits replaced, so that indices and values do not split a group.
@@ -188,6 +189,10 @@ std::vector<Speedup> speedups_of(const std::vector<Choice>& choices) {
   return speedups;
 }
 
+std::string counted(size_t count, const char* one, const char* many) {
+  return std::to_string(count) + " " + (count == 1 ? one : many);
+}
+
 std::vector<Banner> banners_of(const RunData& data) {
   std::vector<Banner> banners;
   const auto bad = [&](std::string text) { banners.push_back({true, std::move(text)}); };
@@ -203,16 +208,19 @@ std::vector<Banner> banners_of(const RunData& data) {
   for (const db::RaceRow& race : data.races) timers.insert(race.timer);
   if (timers.size() > 1) bad("Mixed timers: races of this run were timed in different ways.");
   if (!data.quarantines.empty()) {
-    bad("Quarantine: " + std::to_string(data.quarantines.size()) +
-        " candidate build(s) of this device crashed or hung too often and are kept out.");
+    bad("Quarantine: " +
+        counted(data.quarantines.size(), "build of a candidate", "builds of candidates") +
+        " crashed or hung too often on this device and stay out.");
   }
   if (data.counts.degraded > 0) {
-    bad("Degraded: " + std::to_string(data.counts.degraded) +
-        " choice(s) rest on rounds in which the clock or the sentinel moved.");
+    bad("Degraded: " +
+        counted(static_cast<size_t>(data.counts.degraded), "choice rests", "choices rest") +
+        " on rounds in which the clock or the sentinel moved.");
   }
   if (data.counts.inconclusive > 0) {
-    caution("Inconclusive: for " + std::to_string(data.counts.inconclusive) +
-            " choice(s) the rounds leave open a difference above the switch margin.");
+    caution("Inconclusive: for " +
+            counted(static_cast<size_t>(data.counts.inconclusive), "choice", "choices") +
+            " the rounds leave open a difference above the switch margin.");
   }
   if (data.choices.empty())
     caution("Nothing was chosen: no span of this run has a measured candidate.");

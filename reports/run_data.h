@@ -23,6 +23,7 @@ struct Choice {
 struct Trial {
   std::string shape, candidate, span, handoff_in, regime, state, reason;
   bool reused = false;
+  bool failed = false;  ///< neither measured nor unsupported nor unfinished
   std::optional<double> median_ns, speedup;
   int64_t samples = 0;
 };

@@ -224,15 +224,14 @@ void candidates_section(Html& html, const RunData& data) {
     html.markup("<td>").code(t->shape).markup("</td>");
     text_cell(html, t->handoff_in.empty() ? t->span : t->span + " fed with " + t->handoff_in);
     text_cell(html, t->regime);
-    const bool measured = t->median_ns.has_value();
-    html.markup(measured ? Markup("<td class=\"state\">") : Markup("<td class=\"state failed\">"));
+    html.markup(t->failed ? Markup("<td class=\"state failed\">") : Markup("<td class=\"state\">"));
     html.text(t->state).markup("</td>");
     time_cell(html, t->median_ns);
     speedup_cell(html, t->speedup);
     number_cell(html, static_cast<double>(t->samples), std::to_string(t->samples));
     text_cell(html, t->reused ? "yes" : "no");
-    text_cell(html, t->reason.empty() ? "\xE2\x80\x93" : t->reason);
-    html.markup("</tr>\n");
+    html.markup(t->reason.empty() ? Markup("<td>") : Markup("<td class=\"reason\">"));
+    html.text(t->reason.empty() ? "\xE2\x80\x93" : t->reason).markup("</td></tr>\n");
   }
   end_table(html);
   html.markup("</section>\n");
