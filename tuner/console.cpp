@@ -32,19 +32,6 @@ size_t width(const std::string& text) {
 
 }  // namespace
 
-std::string printable(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7F) {
-      out += byte == '\n' ? std::string(" ") : fmt::format("\\x{:02x}", byte);
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
-
 void say(const std::string& text) { std::fputs(fmt::format("muse-tune: {}\n", text).c_str(), stderr); }
 
 void say_error(const std::string& text) { say("error: " + text); }

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tuner/diagnostic.h"
+
 namespace muse::tuner {
 
 /// Something outside cannot be read or written: exit 3.
@@ -15,9 +17,6 @@ class IoError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
-
-/// Control bytes become \xNN, so that names and driver messages cannot steer a terminal.
-std::string printable(std::string_view text);
 
 /// "muse-tune: <text>" on stderr.
 void say(const std::string& text);

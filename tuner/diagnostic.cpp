@@ -46,7 +46,9 @@ std::string printable(std::string_view text) {
   for (size_t i = 0; i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);
     const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
-    if (is_control(c)) {
+    if (c == '\n') {
+      out += ' ';
+    } else if (is_control(c)) {
       out += fmt::format("\\x{:02x}", c);
     } else if (c == 0xC2 && next >= 0x80 && next < 0xA0) {  // C1: some terminals obey these too
       out += fmt::format("\\x{:02x}", next);

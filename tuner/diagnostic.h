@@ -41,7 +41,8 @@ class DiagnosticLog {
   Diagnostics diagnostics_;
 };
 
-/// The text with control characters as \xNN: safe for a terminal.
+/// The text on one line (a newline becomes a space), control characters as \xNN: names and driver
+/// messages cannot steer a terminal.
 std::string printable(std::string_view text);
 /// 'text', printable, cut after 60 bytes.
 std::string in_quotes(std::string_view text);
