@@ -4,7 +4,7 @@
 // Usage: muse-source-closure ROOT OUTPUT COMPILER_AND_FLAGS
 #include <xxhash.h>
 
-#include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iostream>

@@ -9,6 +9,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "variants/source_closures.h"
+
 namespace muse {
 namespace {
 
@@ -378,6 +380,13 @@ TEST(EveryVariant, KeepsItsPromisesOverItsWholeSpace) {
       EXPECT_EQ(variant->span(configuration).first, span.first);
       EXPECT_LE(variant->span(configuration).first, variant->span(configuration).last);
     }
+  }
+}
+
+// A stem whose registrar was lost at link time would vanish silently.
+TEST(EveryVariant, ThatHasSourcesIsRegistered) {
+  for (const SourceClosure* closure = kSourceClosures; closure->name != nullptr; ++closure) {
+    EXPECT_NE(Registry::global().find(closure->name), nullptr) << closure->name;
   }
 }
 
