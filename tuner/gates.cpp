@@ -74,6 +74,17 @@ void keep_largest(double& worst, double value) {
   if (!(value <= worst)) worst = value;
 }
 
+/// Largest |gain - 1| over the heads. P in E4M3 shifts a head's gain by up to 6e-3 where few keys
+/// carry the weight, more than the plain limit of 2e-3 allows to the emulation itself.
+double worst_gain_error(std::span<const double> got, std::span<const double> ref, size_t width) {
+  double worst = 0;
+  for (size_t begin = 0; begin < ref.size(); begin += width) {
+    const Moments head = moments(got.subspan(begin, width), ref.subspan(begin, width));
+    if (head.ref2 > 0) keep_largest(worst, std::abs(head.gain() - 1));
+  }
+  return worst;
+}
+
 /// E4M3 codes in the order of their values; both zeros are 0.
 int code_rank(uint8_t code) {
   const int magnitude = code & 0x7F;
@@ -216,7 +227,9 @@ Judgement judge_attention(std::string_view buffer, const Problem& p, Precision p
   const auto width = static_cast<size_t>(p.head_dim);
   const std::span<const double> exact(truth.exact.o), fa3(truth.fa3.o);
   const double relrms_fa3 = moments(fa3, exact).relrms();
-  const double gain_limit = 2e-3 + relrms_fa3 * relrms_fa3;
+  const double gain_limit =
+      2e-3 + relrms_fa3 * relrms_fa3 +
+      (precision == Precision::kE4m3 ? 1.5 * worst_gain_error(fa3, exact, width) : 0);
   Moments all;
   double worst_element = 0, worst_cosine = 1, worst_gain = 0;
   std::optional<GateFailure> failure;

@@ -337,6 +337,12 @@ uint8_t* address_of(const Step& step) {
   return const_cast<uint8_t*>(static_cast<const uint8_t*>(address));
 }
 
+/// Workspace of the fused span: q8, o; partials lie behind, f32-aligned.
+int64_t fused_bytes(const Problem& p) {
+  const int64_t heads = p.tokens() * p.num_q_heads;
+  return heads * p.head_dim * (1 + 2) + 256 + kSplits * heads * (p.head_dim + 1) * 4 + p.batch * 4;
+}
+
 /// Elements, for those buffers that kStoreBehind is used on.
 int64_t count_of(const Step& step) {
   const Problem& p = step.problem;
@@ -351,7 +357,7 @@ int64_t count_of(const Step& step) {
   if (name == "page_table") return p.batch * p.max_pages();
   if (name == "qkv") return p.tokens() * p.qkv_width();
   if (name == "k_scale" || name == "v_scale") return 1;
-  if (name == "workspace") return heads * p.head_dim * 3;
+  if (name == "workspace") return fused_bytes(p);
   throw std::logic_error("kStoreBehind does not know the size of " + std::string(name));
 }
 
@@ -385,12 +391,6 @@ void run_stage(const Arguments& arguments, int) {
       break;
   }
   disturb(step);
-}
-
-/// Workspace of the fused span: q8, o; partials lie behind, f32-aligned.
-int64_t fused_bytes(const Problem& p) {
-  const int64_t heads = p.tokens() * p.num_q_heads;
-  return heads * p.head_dim * (1 + 2) + 256 + kSplits * heads * (p.head_dim + 1) * 4 + p.batch * 4;
 }
 
 void run_fused(const Arguments& arguments, int) {
