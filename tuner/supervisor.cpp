@@ -159,7 +159,7 @@ struct Supervisor::Impl {
   void drain_words();
   std::optional<Ending> put_down(milliseconds grace);
   WorkerLoss lose(Outcome outcome, const std::string& reason, int entrants);
-  WorkerLoss lose_ended(int entrants, std::optional<int64_t> kills_before);
+  WorkerLoss lose_ended(const Ending& ending, int entrants, std::optional<int64_t> kills_before);
   WorkerLoss describe(WorkerLoss result, int entrants) const;
 };
 
@@ -239,16 +239,15 @@ WorkerLoss Supervisor::Impl::lose(Outcome outcome, const std::string& reason, in
   return result;
 }
 
-/// The worker closed its end: by dying, mostly.
-WorkerLoss Supervisor::Impl::lose_ended(int entrants, std::optional<int64_t> kills_before) {
-  const std::optional<Ending> ending = collect(worker->pid, options.grace);
-  if (!ending) return lose(Outcome::kCrashed, "worker closed its connection", entrants);
+/// The worker has ended by itself and is collected.
+WorkerLoss Supervisor::Impl::lose_ended(const Ending& ending, int entrants,
+                                        std::optional<int64_t> kills_before) {
   for (int i = 0; i < 2 && worker->error_output; ++i) drain_words();  // a pipe holds 64 KiB
-  WorkerLoss result = loss(Outcome::kCrashed, "worker " + ending->text());
+  WorkerLoss result = loss(Outcome::kCrashed, "worker " + ending.text());
   const std::optional<int64_t> kills = out_of_memory_kills();
-  if (ending->signal == SIGKILL && kills && kills_before && *kills > *kills_before) {
+  if (ending.signal == SIGKILL && kills && kills_before && *kills > *kills_before) {
     result = loss(Outcome::kOom, "worker killed, probably for memory");
-  } else if (ending->signal == 0 && ending->status >= 0) {
+  } else if (ending.signal == 0 && ending.status >= 0) {
     result.reason += " before it answered";
   }
   result = describe(std::move(result), entrants);
@@ -276,7 +275,14 @@ tl::expected<Reply, WorkerLoss> Supervisor::Impl::exchange(const Request& reques
     pollfd fds[2] = {
         {worker->socket.get(), static_cast<short>(unsent.empty() ? POLLIN : POLLIN | POLLOUT), 0},
         {worker->error_output.get(), POLLIN, 0}};  // a negative one is ignored
-    if (poll(fds, 2, static_cast<int>(kTick.count())) <= 0) continue;
+    const int ready = poll(fds, 2, static_cast<int>(kTick.count()));
+    if (ready == 0) {
+      // A child that a candidate left behind may hold the socket open.
+      if (const auto ending = try_collect(worker->pid)) {
+        return tl::unexpected(lose_ended(*ending, entrants, kills_before));
+      }
+    }
+    if (ready <= 0) continue;
     if (fds[1].revents != 0) drain_words();
     if (fds[0].revents & POLLOUT) {
       const ssize_t sent = send(worker->socket.get(), unsent.data(), unsent.size(), MSG_NOSIGNAL);
@@ -286,7 +292,12 @@ tl::expected<Reply, WorkerLoss> Supervisor::Impl::exchange(const Request& reques
     char buffer[65536];
     const ssize_t got = recv(worker->socket.get(), buffer, sizeof buffer, 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-    if (got <= 0) return tl::unexpected(lose_ended(entrants, kills_before));
+    if (got <= 0) {
+      const auto ending = collect(worker->pid, options.grace);
+      return tl::unexpected(
+          ending ? lose_ended(*ending, entrants, kills_before)
+                 : lose(Outcome::kCrashed, "worker closed its connection", entrants));
+    }
     worker->replies.feed({buffer, static_cast<size_t>(got)});
     const auto garbage = [&](const std::string& what) {
       return tl::unexpected(lose(Outcome::kCrashed, "worker sent garbage: " + what, entrants));

@@ -79,7 +79,7 @@ void send_garbage(const Arguments& arguments, int launch) {
     sockaddr_storage address{};
     socklen_t size = sizeof address;
     if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) continue;
-    static_cast<void>(send(fd, "\x05\0\0\0{\"a\"]", 10, MSG_NOSIGNAL));
+    static_cast<void>(send(fd, "\x05\0\0\0{\"a\"]", 9, MSG_NOSIGNAL));
   }
   std::this_thread::sleep_for(std::chrono::seconds(20));
 }
