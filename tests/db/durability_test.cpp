@@ -253,7 +253,7 @@ TEST_F(AtomicFile, RefusesWhatIsNoFileWithWordsAndTouchesNothing) {
       {"", "is no file name"},
   };
   for (const auto& [path, words] : cases) {
-    const std::string error = error_of([&] { write_atomically(path, "y"); });
+    const std::string error = error_of([&, &file = path] { write_atomically(file, "y"); });
     EXPECT_NE(error.find(words), std::string::npos) << path << ": " << error;
     EXPECT_NE(error.find(path.string()), std::string::npos) << error;
   }
