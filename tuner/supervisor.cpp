@@ -5,23 +5,21 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <new>
 #include <system_error>
 #include <utility>
 
 #include "tuner/process.h"
+#include "tuner/worker_watch.h"
 
 namespace muse::tuner {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 /// How often the flag to stop and the progress page are looked at while nothing else happens.
@@ -43,100 +41,15 @@ WorkerLoss loss(Outcome outcome, std::string reason) {
   return result;
 }
 
-/// The progress page: shared memory with a size that nobody can change any more, else a worker that
-/// shrinks it would kill the supervisor at its next look.
-class Page {
- public:
-  /// Throws std::system_error.
-  Page() : file_(memfd_create("muse-tune-progress", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
-    if (!file_ || ftruncate(file_.get(), sizeof(Progress)) != 0 ||
-        fcntl(file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-      throw std::system_error(errno, std::generic_category(), "progress page");
-    }
-    void* address =
-        mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
-    if (address == MAP_FAILED) {
-      throw std::system_error(errno, std::generic_category(), "progress page");
-    }
-    progress_ = new (address) Progress;
-  }
-  ~Page() { munmap(progress_, sizeof(Progress)); }
-  Page(const Page&) = delete;
-  Page& operator=(const Page&) = delete;
-
-  int fd() const { return file_.get(); }
-  Progress& progress() const { return *progress_; }
-
- private:
-  Fd file_;
-  Progress* progress_;
-};
-
-/// Tells a worker that works from one that stands still.
-class Patience {
- public:
-  Patience(const Progress& progress, milliseconds deadline, milliseconds host_deadline)
-      : progress_(progress), deadline_(deadline), host_deadline_(host_deadline) {}
-
-  /// Nullopt while there is hope, else how long it stood still and in what.
-  std::optional<std::string> exhausted() {
-    const uint64_t beat = progress_.beat.load(std::memory_order_acquire);
-    const Clock::time_point now = Clock::now();
-    if (beat != beat_) {
-      beat_ = beat;
-      since_ = now;
-      return std::nullopt;
-    }
-    const bool reference = progress_.reference.load(std::memory_order_relaxed) != 0;
-    const milliseconds limit = reference ? host_deadline_ : deadline_;
-    if (now - since_ <= limit) return std::nullopt;
-    return fmt::format("no progress for {} ms{}", limit.count(),
-                       reference ? ", outside any candidate" : "");
-  }
-
- private:
-  const Progress& progress_;
-  milliseconds deadline_, host_deadline_;
-  uint64_t beat_ = 0;
-  Clock::time_point since_ = Clock::now();
-};
-
-/// The last bytes of a stream of any length.
-class Tail {
- public:
-  void add(std::string_view bytes) {
-    text_.append(bytes);
-    if (text_.size() > 2 * kLastWordsBytes) text_.erase(0, text_.size() - kLastWordsBytes);
-  }
-  std::string text() const {
-    const std::string_view all(text_);
-    return plain_text(all.substr(all.size() - std::min(all.size(), kLastWordsBytes)));
-  }
-
- private:
-  std::string text_;
-};
-
-/// The last line that says something, shortened to what fits a table.
-std::string last_line(std::string_view text) {
-  constexpr size_t kLongest = 200;
-  const size_t end = text.find_last_not_of("\n ");
-  if (end == std::string_view::npos) return {};
-  text = text.substr(0, end + 1);
-  const size_t newline = text.rfind('\n');
-  if (newline != std::string_view::npos) text.remove_prefix(newline + 1);
-  return plain_text(text.substr(0, kLongest));
-}
-
 }  // namespace
 
 /// One worker process and the ends of its channels.
 struct Worker {
   pid_t pid = -1;
   Fd socket, error_output;
-  std::unique_ptr<Page> page;
+  std::unique_ptr<ProgressPage> page;
   MessageBuffer replies;
-  Tail words;
+  LastWords words;
 };
 
 struct Supervisor::Impl {
@@ -166,7 +79,7 @@ struct Supervisor::Impl {
 tl::expected<std::unique_ptr<Worker>, std::string> Supervisor::Impl::spawn_worker() const {
   auto result = std::make_unique<Worker>();
   try {
-    result->page = std::make_unique<Page>();
+    result->page = std::make_unique<ProgressPage>();
   } catch (const std::system_error& error) {
     return tl::unexpected(std::string(error.what()));
   }
@@ -220,7 +133,7 @@ WorkerLoss Supervisor::Impl::describe(WorkerLoss result, int entrants) const {
     result.launch = std::max(-1, progress.launch.load());
   }
   result.last_words = worker->words.text();
-  if (const std::string line = last_line(result.last_words); !line.empty()) {
+  if (const std::string line = worker->words.line(); !line.empty()) {
     result.reason += "; its last words: " + line;
   }
   return result;
@@ -269,7 +182,7 @@ tl::expected<Reply, WorkerLoss> Supervisor::Impl::exchange(const Request& reques
   for (;;) {
     if (stopped()) return tl::unexpected(lose(Outcome::kPending, "stopped", entrants));
     if (progress.waiting.load() == 1 && !std::exchange(announced, true)) options.on_wait();
-    if (const auto why = patience.exhausted()) {
+    if (const auto why = patience.exhausted(Patience::Clock::now())) {
       return tl::unexpected(lose(Outcome::kTimeout, *why, entrants));
     }
     pollfd fds[2] = {

@@ -20,10 +20,8 @@ struct WorkerLoss {
                                         ///< (stopped)
   std::string reason;                   ///< "worker ended by signal 11 (SIGSEGV)", ...
   int entrant = -1, candidate = -1, launch = -1;  ///< where it was, from the progress page
-  std::string last_words;  ///< the end of its stderr, at most kLastWordsBytes, plain_text
+  std::string last_words;  ///< the end of its stderr, at most 8 KiB, as plain_text()
 };
-
-inline constexpr size_t kLastWordsBytes = 8192;
 
 struct WorkerOptions {
   std::filesystem::path executable;  ///< default: this process's own

@@ -20,6 +20,7 @@
 #include "tuner/device_lock.h"
 #include "tuner/process.h"
 #include "tuner/supervisor.h"
+#include "tuner/worker_watch.h"
 
 namespace muse::tuner {
 namespace {
@@ -177,6 +178,32 @@ TEST(Protocol, PlainTextLosesControlsAndBrokenUtf8) {
   EXPECT_EQ(plain_text("\xc2\x9b|\xc0\xaf|\xed\xa0\x80|\xf4\x90\x80\x80|\xc3"), "??|??|???|????|?");
 }
 
+TEST(WorkerWatch, CountsTheDeadlineOnlyWhileAVariantRuns) {
+  Progress page;
+  page.reference = 0;
+  Patience patience(page, std::chrono::milliseconds(10), std::chrono::milliseconds(1000));
+  const auto start = Patience::Clock::now();
+  const auto after = [&](int ms) { return start + std::chrono::milliseconds(ms); };
+  page.beat = 1;
+  EXPECT_FALSE(patience.exhausted(after(500)));
+  EXPECT_FALSE(patience.exhausted(after(510)));
+  EXPECT_EQ(patience.exhausted(after(511)), "no progress for 10 ms");
+  page.reference = 1;
+  EXPECT_FALSE(patience.exhausted(after(511)));
+  EXPECT_EQ(patience.exhausted(after(1501)), "no progress for 1000 ms, outside any candidate");
+}
+
+TEST(WorkerWatch, LastWordsAreBoundedAndPlain) {
+  LastWords words;
+  EXPECT_EQ(words.line(), "");
+  for (int i = 0; i < 100; ++i) words.add(std::string(1000, 'x') + "\n");
+  words.add("the \x1b[31mend\n\n");
+  EXPECT_EQ(words.line(), "the [31mend");
+  EXPECT_LE(words.text().size(), kLastWordsBytes);
+  words.add(std::string(199, 'y') + "\xc3\xbc");
+  EXPECT_EQ(words.line(), std::string(199, 'y') + "?");
+}
+
 std::string read_all(int fd) {
   std::string text;
   char bytes[4096];
@@ -222,7 +249,7 @@ TEST(Process, LeadsAGroupOfItsOwnWithDefaultSignals) {
   const auto handler = signal(SIGPIPE, SIG_IGN);
   const std::string said = shell(
       "set -- $(cat /proc/$$/stat); [ $1 = $5 ] && echo leader >&2; "
-      "grep SigBlk /proc/$$/status >&2; kill -PIPE $$; echo deaf >&2");
+      "grep SigBlk /proc/self/status >&2; kill -PIPE $$; echo deaf >&2");
   signal(SIGPIPE, handler);
   sigprocmask(SIG_SETMASK, &before, nullptr);
   EXPECT_EQ(said, "leader\nSigBlk:\t0000000000000000\n");
@@ -299,37 +326,53 @@ TEST_F(DeviceLockTest, StaysInItsFolderAndFollowsNoLink) {
 
 // --- what the supervisor makes of a worker that breaks the protocol -----------------------------
 
-/// This program as a worker: it answers request after request as the letters of the script say.
+/// This program as a worker: it answers request after request as the letters of the script say, and
+/// exits with status 5 at the first one beyond them.
 int scripted_worker(std::string_view script) {
   MessageBuffer buffer;
   const auto say = [](const std::string& bytes) {
     return write(kFirstInherited, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size());
   };
-  const auto answer = [&](const Reply& reply) { return say(frame(encode(reply))); };
-  for (const char letter : script) {
+  for (size_t turn = 0;; ++turn) {
     for (auto message = buffer.next(); !*message; message = buffer.next()) {
       char bytes[4096];
       const ssize_t got = read(kFirstInherited, bytes, sizeof bytes);
       if (got <= 0) return 0;
       buffer.feed({bytes, static_cast<size_t>(got)});
     }
-    bool written = true;
-    if (letter == 'h') written = answer(Hello{});
-    if (letter == 'v') written = answer(ValidationReport{});
-    if (letter == 'w') {
-      written =
-          answer(ValidationReport{.outcome = Outcome::kIncorrect, .reason = "w", .gates = {}});
+    if (turn == script.size()) return 5;
+    const ValidationReport wrong{.outcome = Outcome::kIncorrect, .reason = "w", .gates = {}};
+    RoundReply one_sample;
+    one_sample.samples.resize(1);
+    bool said = true;
+    switch (script[turn]) {
+      case 'h':
+        said = say(frame(encode(Hello{})));
+        break;
+      case 'v':
+        said = say(frame(encode(ValidationReport{})));
+        break;
+      case 'w':
+        said = say(frame(encode(wrong)));
+        break;
+      case 'r':
+        said = say(frame(encode(one_sample)));
+        break;
+      case '2':
+        said = say(frame(encode(Hello{})) + frame(encode(Hello{})));
+        break;
+      case 'l':
+        said = say("\xff\xff\xff\xff");
+        break;
+      case 'c':
+        close(kFirstInherited);
+        pause();
+        break;
+      default:
+        return 6;
     }
-    if (letter == 'r') written = answer(RoundReply{.samples = {{}}});
-    if (letter == '2') written = say(frame(encode(Hello{})) + frame(encode(Hello{})));
-    if (letter == 'l') written = say("\xff\xff\xff\xff");
-    if (letter == 'c') {
-      close(kFirstInherited);
-      pause();
-    }
-    if (!written) return 1;
+    if (!said) return 1;
   }
-  return 5;
 }
 
 constexpr const char* kScript = "MUSE_TEST_WORKER_SCRIPT";
