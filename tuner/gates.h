@@ -69,8 +69,9 @@ struct AttentionTruth {
 /// Attention: `got` is o of the pairs, [pairs, L, D]. Metrics: relrms, relrms_fa3, worst_element
 /// (error over limit), worst_cosine, worst_gain. Limits: element 2 * largest error of the emulation
 /// in that (token, head) + 2^-8 * rms + 2^-8 * |ref|; cosine 0.998 and gain 2e-3 +
-/// relRMS(emulation)^2 of each (token, head); relRMS 4e-3. For P in E4M3 relRMS is 1.5 * the
-/// emulation's + 2.5e-3, and 1.5 * the emulation's worst gain error is added to the gain's limit.
+/// relRMS(emulation)^2 of each (token, head), the gain's widened by what rounding the exact result
+/// to bf16 does to it; relRMS 4e-3. For P in E4M3 relRMS is 1.5 * the emulation's + 2.5e-3, and 1.5
+/// * the emulation's worst gain error is added to the gain's limit.
 Judgement judge_attention(std::string_view buffer, const Problem& problem, Precision precision,
                           const AttentionTruth& truth, std::span<const double> got);
 

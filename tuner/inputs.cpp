@@ -132,8 +132,9 @@ std::vector<float> make_cos_sin(double theta, int64_t head_dim, int64_t position
   return table;
 }
 
-/// Lifts the values of each query's first attended row to 2 * sqrt(attended keys), signs kept: with
-/// flat weights that is about the size of the whole output.
+/// Lifts the values of each query's first attended row to about 2 * sqrt(attended keys): with flat
+/// weights that is the size of the whole output. Signs and mantissas stay random, so that roundings
+/// of the output do not all go one way.
 void mark_first_rows(Inputs& in) {
   const Problem& p = in.shape.problem;
   const int64_t width = p.num_kv_heads * p.head_dim;
@@ -143,10 +144,11 @@ void mark_first_rows(Inputs& in) {
       const int64_t first = first_attended(in, b, i);
       if (first >= cached) continue;  // the step writes that row itself
       const auto attended = static_cast<float>(cached + i - first + 1);
-      const auto magnitude = f32_to_e4m3(2 * std::sqrt(attended) / static_cast<float>(p.kv_scale));
+      const int code = f32_to_e4m3(2 * std::sqrt(attended) / static_cast<float>(p.kv_scale));
+      const int exponent = std::min(code & 0x78, 0x70);  // the topmost holds NaN
       uint8_t* row = in.v_cache.data() + in.row(b, first) * width;
       for (int64_t d = 0; d < width; ++d) {
-        row[d] = static_cast<uint8_t>((row[d] & 0x80) | magnitude);
+        row[d] = static_cast<uint8_t>((row[d] & 0x87) | exponent);
       }
     }
   }

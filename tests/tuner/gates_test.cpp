@@ -173,6 +173,16 @@ TEST(JudgeAttention, AGainOfOneHeadFailsThoughEveryElementIsWithinItsLimit) {
   }
 }
 
+TEST(JudgeAttention, RoundingToBf16IsNoGainErrorEvenWhereItAllGoesOneWay) {
+  AttentionTruth truth = make_truth(kProblem);
+  for (size_t i = 0; i < truth.exact.o.size(); ++i) {
+    truth.exact.o[i] = truth.fa3.o[i] = (i % 2 ? 1 : -1) * (1 + 0x1p-8 - 0x1p-12);
+  }
+  std::vector<double> got;
+  for (const double o : truth.exact.o) got.push_back(round_to_bf16(static_cast<float>(o)));
+  EXPECT_FALSE(attention(truth, got, Precision::kF32).failure);
+}
+
 TEST(JudgeAttention, ANanInTheReferenceIsAnErrorOfItsOwn) {
   AttentionTruth truth = make_truth(kProblem);
   std::vector<double> got = truth.exact.o;

@@ -139,8 +139,10 @@ TEST(Inputs, FlatDataMarksTheFirstAttendedRow) {
   const auto magnitude = [&](int64_t row) {
     return std::abs(e4m3_to_f32(in.v_cache[static_cast<size_t>(row * 128 + 5)]));
   };
-  EXPECT_NEAR(magnitude(in.row(2, first_attended(in, 2, 0))), 2 * std::sqrt(40.0), 1);
-  EXPECT_NEAR(magnitude(in.row(2, first_attended(in, 2, 1))), 2 * std::sqrt(40.0), 1);
+  for (const int64_t query : {0, 1}) {  // 2 * sqrt(40) is 12.6
+    EXPECT_GE(magnitude(in.row(2, first_attended(in, 2, query))), 8);
+    EXPECT_LT(magnitude(in.row(2, first_attended(in, 2, query))), 16);
+  }
   EXPECT_LT(magnitude(in.row(2, first_attended(in, 2, 0) - 1)), 5);
   EXPECT_LT(magnitude(in.row(2, first_attended(in, 2, 1) + 1)), 5);
 }
