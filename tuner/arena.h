@@ -15,7 +15,8 @@
 
 namespace muse::tuner {
 
-/// Before and after every buffer. Wider than a cache page, so that a read through page -1 lands in it.
+/// Before and after every buffer. Wider than a cache page, so that a read through page -1 lands in
+/// it.
 inline constexpr int64_t kGuardBytes = 65536;
 /// NaN like the poison, so that what is read out of bounds shows in the result.
 inline constexpr uint8_t kGuardByte = 0xFF;
