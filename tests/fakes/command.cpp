@@ -48,7 +48,8 @@ RunningCommand::RunningCommand(const std::vector<std::string>& argv, const Comma
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
-  const std::string folder = options.folder.string(), out = scratch_ / "out", err = scratch_ / "err";
+  const std::string folder = options.folder.string(), out = scratch_ / "out",
+                    err = scratch_ / "err";
   pid_ = fork();
   if (pid_ < 0) throw std::runtime_error("fork failed");
   if (pid_ == 0) become(pointers.data(), folder.c_str(), out.c_str(), err.c_str());
