@@ -22,7 +22,8 @@ class IoError : public std::runtime_error {
 void say(const std::string& text);
 /// "muse-tune: error: <text>".
 void say_error(const std::string& text);
-/// On stdout. Throws IoError where it cannot be written, except for a closed pipe, which is no fault.
+/// On stdout. Throws IoError where it cannot be written, except for a closed pipe, which is no
+/// fault.
 void print(const std::string& text);
 
 /// Columns aligned by width; the first row is the head. Cells that look like numbers align right.
@@ -33,7 +34,8 @@ std::string format_ns(double ns);
 /// 12 s, 3 min 20 s, 2 h 5 min.
 std::string format_seconds(double seconds);
 
-/// Progress on stderr: one line rewritten on a terminal, else a plain line every 10 s and no escape.
+/// Progress on stderr: one line rewritten on a terminal, else a plain line every 10 s and no
+/// escape.
 class ProgressLine {
  public:
   explicit ProgressLine(bool enabled);

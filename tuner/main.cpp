@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// muse-tune: parses the command line, runs one command, turns what went wrong into text and exit code.
+// muse-tune: parses the command line, runs one command, turns what went wrong into text and exit
+// code.
 #include <fmt/format.h>
 #include <signal.h>
 

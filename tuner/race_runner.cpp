@@ -36,9 +36,8 @@ bool RaceRunner::validate(const RaceGroup& group, Entrant& entrant) {
   if (records_.validated(entrant.trial)) return true;
   records_.set(entrant.trial, Outcome::kRunning, "validating");
   while (keep_on_()) {
-    const auto report = supervisor_.validate({.shape = muse::key(group.shape),
-                                              .chain = muse::key(entrant.chain),
-                                              .seed = input_seed_});
+    const auto report = supervisor_.validate(
+        {.shape = muse::key(group.shape), .chain = muse::key(entrant.chain), .seed = input_seed_});
     tick();
     if (report) {
       records_.add(entrant.trial, *report);
@@ -76,8 +75,8 @@ std::optional<double> RaceRunner::time_once(const RaceGroup& group, const Entran
   return second.span_ns;
 }
 
-// The worker died in a round: run each of its entrants alone. Those that fail alone are the culprits;
-// where none does, the one that was running gets a strike.
+// The worker died in a round: run each of its entrants alone. Those that fail alone are the
+// culprits; where none does, the one that was running gets a strike.
 std::vector<int> RaceRunner::find_culprits(const RaceGroup& group, std::vector<Entrant>& entrants,
                                            const RoundOrder& order, const WorkerLoss& loss) {
   std::vector<int> out;
@@ -99,8 +98,8 @@ std::vector<int> RaceRunner::find_culprits(const RaceGroup& group, std::vector<E
 std::optional<StoredRace> RaceRunner::race(const RaceGroup& group, std::vector<Entrant>& entrants,
                                            const RaceRules& rules,
                                            std::optional<StoredRace> unfinished) {
-  const auto base_at = std::find_if(entrants.begin(), entrants.end(),
-                                    [](const Entrant& e) { return e.base; });
+  const auto base_at =
+      std::find_if(entrants.begin(), entrants.end(), [](const Entrant& e) { return e.base; });
   const int base = base_at == entrants.end() ? -1 : static_cast<int>(base_at - entrants.begin());
   for (Entrant& entrant : entrants) {
     if (!is_final(entrant.outcome())) records_.set(entrant.trial, Outcome::kRunning, "racing");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One race on the worker: validation first, then rounds; what crashes or hangs is named and left out.
+// One race on the worker: validation first, then rounds; what crashes or hangs is named and left
+// out.
 #pragma once
 
 #include <atomic>

@@ -23,8 +23,6 @@ namespace {
 
 using nlohmann::json;
 
-const std::string kExcluded = "excluded ";
-
 std::string read_file(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   std::ostringstream out;
@@ -48,29 +46,6 @@ std::string process_start(int64_t pid) {
   return field;
 }
 
-json to_json(const RaceRules& rules) {
-  json checkpoints = json::array();
-  for (const auto& c : rules.checkpoints) checkpoints.push_back({c.rounds, c.behind_pct});
-  return {{"checkpoints", checkpoints},           {"max_finalists", rules.max_finalists},
-          {"final_rounds", rules.final_rounds},   {"max_rounds", rules.max_rounds},
-          {"half_width_pct", rules.half_width_pct}};
-}
-
-RaceRules rules_from(const json& j, uint64_t seed, double step_ns) {
-  RaceRules rules;
-  rules.checkpoints.clear();
-  for (const json& c : j.at("checkpoints")) {
-    rules.checkpoints.push_back({c.at(0).get<int>(), c.at(1).get<double>()});
-  }
-  rules.max_finalists = j.at("max_finalists");
-  rules.final_rounds = j.at("final_rounds");
-  rules.max_rounds = j.at("max_rounds");
-  rules.half_width_pct = j.at("half_width_pct");
-  rules.seed = seed;
-  rules.step_ns = step_ns;
-  return rules;
-}
-
 // Which rows a resumed run may take over: the process that wrote them is gone.
 bool owner_is_gone(const db::RunRow& run) {
   const json environment = json::parse(run.environment, nullptr, false);
@@ -80,9 +55,7 @@ bool owner_is_gone(const db::RunRow& run) {
   return process_start(pid) != environment.value("pid_start", std::string("?"));
 }
 
-json environment() {
-  return {{"pid", getpid()}, {"pid_start", process_start(getpid())}};
-}
+json environment() { return {{"pid", getpid()}, {"pid_start", process_start(getpid())}}; }
 
 db::CandidateRow candidate_row(const Chain& chain) {
   const Span span = muse::span(chain);
@@ -90,30 +63,6 @@ db::CandidateRow candidate_row(const Chain& chain) {
           .span = std::string(muse::name(span)),
           .variant = chain.size() == 1 ? chain[0].variant->name : "",
           .pipeline = span == kWholeStep};
-}
-
-int index_of(const std::vector<db::Id>& ids, db::Id id) {
-  const auto at = std::find(ids.begin(), ids.end(), id);
-  return at == ids.end() ? -1 : static_cast<int>(at - ids.begin());
-}
-
-// A stored round's samples in the order the race asked for them; empty where they do not fit.
-std::vector<double> samples_of(const RoundOrder& order, const std::vector<db::Id>& trials,
-                               const db::RoundRow& row) {
-  if (row.order.size() != order.entrants.size()) return {};
-  std::map<db::Id, const std::vector<double>*> by_trial;
-  for (const db::SampleRow& sample : row.samples) by_trial[sample.trial_id] = &sample.ns;
-  std::map<db::Id, size_t> used;
-  std::vector<double> ns;
-  for (size_t i = 0; i < row.order.size(); ++i) {
-    const db::Id trial = row.order[i];
-    if (trials[order.entrants[i]] != trial) return {};
-    const auto values = by_trial.find(trial);
-    const size_t at = used[trial]++;
-    if (values == by_trial.end() || at >= values->second->size()) return {};
-    ns.push_back((*values->second)[at]);
-  }
-  return ns;
 }
 
 }  // namespace
@@ -272,14 +221,14 @@ void Records::add(const db::TrialRow& trial, const ValidationReport& report) {
       for (const auto& [name, value] : result.metrics) {
         metrics[name] = std::isfinite(value) ? json(value) : json(nullptr);
       }
-      store_.insert(db::ValidationRow{
-          .trial_id = trial.id,
-          .run_id = run_,
-          .gate = std::string(name(result.gate)),
-          .passed = result.passed,
-          .data = std::string(name(result.fill)),
-          .metric = metrics.dump(),
-          .message = result.failure ? result.failure->text(result.gate) : ""});
+      store_.insert(
+          db::ValidationRow{.trial_id = trial.id,
+                            .run_id = run_,
+                            .gate = std::string(name(result.gate)),
+                            .passed = result.passed,
+                            .data = std::string(name(result.fill)),
+                            .metric = metrics.dump(),
+                            .message = result.failure ? result.failure->text(result.gate) : ""});
     }
   });
 }
@@ -310,11 +259,8 @@ bool Records::quarantined(const Chain& chain) const {
 
 db::Id Records::start_race(const RaceGroup& group, const std::vector<Entrant>& entrants, int base,
                            const RaceRules& rules) {
-  json trials = json::array();
+  std::vector<db::Id> trials;
   for (const Entrant& entrant : entrants) trials.push_back(entrant.trial.id);
-  json text = to_json(rules);
-  text["entrants"] = trials;
-  text["base"] = base;
   db::Id id = 0;
   store_.transaction([&] {
     id = store_.insert(db::RaceRow{.run_id = run_,
@@ -323,7 +269,7 @@ db::Id Records::start_race(const RaceGroup& group, const std::vector<Entrant>& e
                                    .handoff_in = key(group.handoff),
                                    .regime = std::string(profiler::name(group.regime)),
                                    .timer = timer_,
-                                   .rules = text.dump(),
+                                   .rules = race_text(trials, base, rules),
                                    .seed = rules.seed,
                                    .step_ns = rules.step_ns,
                                    .status = "running"});
@@ -339,10 +285,8 @@ int64_t Records::next_number(db::Id race) {
 
 void Records::add_round(db::Id race, const std::vector<Entrant>& entrants, const RoundOrder& order,
                         const RoundReply& reply, const RoundSamples& samples) {
-  db::RoundRow row{.race_id = race,
-                   .number = next_number(race),
-                   .final = order.final,
-                   .cpu_mhz = reply.cpu_mhz};
+  db::RoundRow row{
+      .race_id = race, .number = next_number(race), .final = order.final, .cpu_mhz = reply.cpu_mhz};
   std::map<db::Id, size_t> at;
   for (size_t i = 0; i < order.entrants.size(); ++i) {
     const Entrant& entrant = entrants[order.entrants[i]];
@@ -362,7 +306,7 @@ void Records::add_exclusion(db::Id race, const Entrant& entrant, const std::stri
   store_.transaction([&] {
     store_.insert(db::RoundRow{.race_id = race,
                                .number = next_number(race),
-                               .rejected = fmt::format("{}{} {}", kExcluded, entrant.trial.id, why),
+                               .rejected = exclusion_text(entrant.trial.id, why),
                                .at = utc_now()});
   });
 }
@@ -371,42 +315,13 @@ void Records::finish_race(db::Id race) {
   store_.transaction([&] { store_.finish_race(race, "complete"); });
 }
 
-std::optional<StoredRace> replay(const db::RaceRow& row, const std::vector<db::RoundRow>& rounds) {
-  const json text = json::parse(row.rules, nullptr, false);
-  if (!text.is_object()) return std::nullopt;
-  StoredRace stored;
-  stored.row = row;
-  stored.trials = text.at("entrants").get<std::vector<db::Id>>();
-  stored.base = text.at("base");
-  stored.rules = rules_from(text, row.seed, row.step_ns);
-  const int count = static_cast<int>(stored.trials.size());
-  stored.race = Race(count, stored.base, stored.rules);
-  for (const db::RoundRow& round : rounds) {
-    if (round.rejected.starts_with(kExcluded)) {
-      const std::string rest = round.rejected.substr(kExcluded.size());
-      const size_t space = rest.find(' ');
-      const int entrant = index_of(stored.trials, std::stoll(rest));
-      if (entrant < 0) return std::nullopt;
-      stored.race.exclude(entrant, space == std::string::npos ? "" : rest.substr(space + 1));
-      continue;
-    }
-    const std::optional<RoundOrder> order = stored.race.next();
-    if (!order) return std::nullopt;
-    const std::vector<double> ns = samples_of(*order, stored.trials, round);
-    if (ns.size() != order->entrants.size()) return std::nullopt;
-    stored.race.add(*order, {.ns = ns, .rejected = round.rejected});
-    ++stored.rounds;
-  }
-  return stored;
-}
-
 std::vector<StoredRace> Records::races(const RaceGroup& group) const {
   std::vector<StoredRace> result;
   const std::optional<db::Id> problem = store_.find_problem(muse::key(group.shape));
   if (!problem) return result;
   for (const db::RaceRow& row :
        store_.races(*problem, std::string(muse::name(group.span)), key(group.handoff),
-                          std::string(profiler::name(group.regime)))) {
+                    std::string(profiler::name(group.regime)))) {
     if (auto stored = replay(row, store_.rounds(row.id))) result.push_back(std::move(*stored));
   }
   std::sort(result.begin(), result.end(),

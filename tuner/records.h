@@ -10,8 +10,8 @@
 #include "db/store.h"
 #include "tuner/outcome.h"
 #include "tuner/protocol.h"
-#include "tuner/race.h"
 #include "tuner/spec.h"
+#include "tuner/stored_race.h"
 
 namespace muse::tuner {
 
@@ -24,8 +24,8 @@ std::string utc_now();
 /// Hash over what a sample means: timer, regime, and the backend's recipe and sampler version.
 std::string protocol_hash(const Hello& hello, profiler::Regime regime);
 
-/// Code hashes of every variant in the chain, joined; a variant without source closure (tests) counts
-/// with the hash of this executable, so that any rebuild measures it anew.
+/// Code hashes of every variant in the chain, joined; a variant without source closure (tests)
+/// counts with the hash of this executable, so that any rebuild measures it anew.
 std::string code_hash(const Chain& chain);
 
 /// "partials_f32_s4"; empty for kinds other than Partials, which have one form.
@@ -48,16 +48,6 @@ struct RaceGroup {
   Handoff handoff;  ///< kPartials where the span starts at combine
 };
 
-/// A race as stored: rows and what replaying them through Race yields.
-struct StoredRace {
-  db::RaceRow row;
-  std::vector<db::Id> trials;  ///< entrant -> trial
-  int base = -1;
-  RaceRules rules;
-  Race race{0, -1, {}};
-  int rounds = 0;
-};
-
 struct RunIdentity {
   std::string command;
   std::string timer;
@@ -67,8 +57,8 @@ struct RunIdentity {
 
 class Records {
  public:
-  /// Starts a run, or goes on with the last one of the same config, seed, device and code if that was
-  /// cut short and its process is gone.
+  /// Starts a run, or goes on with the last one of the same config, seed, device and code if that
+  /// was cut short and its process is gone.
   Records(db::Store& store, const Spec& spec, const Hello& hello, const RunIdentity& identity);
 
   db::Id run() const { return run_; }
@@ -120,12 +110,9 @@ class Records {
 db::DeviceRow device_row(const Hello& hello);
 db::BuildRow build_row();
 
-/// Trial key parts that a reading command can compute: nullopt where the database has no such device,
-/// problem or candidate.
+/// Trial key parts that a reading command can compute: nullopt where the database has no such
+/// device, problem or candidate.
 std::optional<db::TrialRow> find_trial(const db::Store& store, const Hello& hello,
                                        const Chain& chain, const RaceGroup& group);
-
-/// Rebuilds a race from its rows; nullopt where the stored order is not the one Race asks for.
-std::optional<StoredRace> replay(const db::RaceRow& row, const std::vector<db::RoundRow>& rounds);
 
 }  // namespace muse::tuner

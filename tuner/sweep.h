@@ -11,26 +11,17 @@
 
 #include "tuner/console.h"
 #include "tuner/plan.h"
-#include "tuner/race_runner.h"
 #include "tuner/records.h"
-#include "tuner/select.h"
+#include "tuner/settle.h"
 #include "tuner/supervisor.h"
 
 namespace muse::tuner {
 
-/// One decision of the sweep, as stored.
-struct Winner {
-  std::string shape, span, handoff, regime;
-  std::string chain;       ///< empty: nothing valid
-  std::string base_chain;  ///< empty where the base has no part that covers the span
-  Selection selection;
-};
-
 struct SweepResult {
-  std::vector<Winner> winners;            ///< in the order decided
-  std::map<Outcome, int> outcomes;        ///< of every trial of the run
-  int measured = 0;                       ///< trials timed in this run
-  int reused = 0;                         ///< trials taken from the database
+  std::vector<Winner> winners;      ///< in the order decided
+  std::map<Outcome, int> outcomes;  ///< of every trial of the run
+  int measured = 0;                 ///< trials timed in this run
+  int reused = 0;                   ///< trials taken from the database
   int rounds = 0;
   bool out_of_budget = false;
   int stop_signal = 0;  ///< SIGINT, SIGTERM or 0
@@ -44,8 +35,8 @@ struct SweepOptions {
   const std::atomic<int>* stop_signal = nullptr;  ///< set by the signal handler
 };
 
-/// Runs the plan with one worker and stores everything. A stop or an empty budget ends it between two
-/// rounds.
+/// Runs the plan with one worker and stores everything. A stop or an empty budget ends it between
+/// two rounds.
 SweepResult sweep(const Plan& plan, const Spec& spec, Records& records, Supervisor& supervisor,
                   const Hello& hello, const SweepOptions& options, ProgressLine& progress);
 

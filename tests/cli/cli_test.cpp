@@ -201,7 +201,7 @@ TEST_F(SweptCli, ReadingCommandsChangeNothing) {
   for (const char* command : {"status", "export"}) {
     const CommandResult result = tune({command, "--json"});
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_NO_THROW(static_cast<void>(json::parse(result.out))) << command;
+    EXPECT_TRUE(json::accept(result.out)) << command;
   }
   EXPECT_EQ(tune({"report", "--format", "md"}).exit_code, 0);
   EXPECT_EQ(json::parse(tune({"report", "--json"}).out)["schema"], "muse.report");
@@ -243,7 +243,7 @@ TEST_F(SweptCli, ADatabaseOfANewerVersionIsRefused) {
 TEST_F(SweptCli, OutputWithoutATerminalHasNoEscapes) {
   const CommandResult result = tune({"sweep", "tiny.yaml", "--target", "host", "--json"});
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_NO_THROW(static_cast<void>(json::parse(result.out)));
+  EXPECT_TRUE(json::accept(result.out));
   EXPECT_EQ((result.out + result.err).find_first_of("\r\x1b"), std::string::npos);
 }
 

@@ -37,7 +37,8 @@ struct Command {
 /// Every command, in the order of a user's day.
 const std::vector<Command>& commands();
 
-// --- what commands share ---------------------------------------------------------------------------
+// --- what commands share
+// ---------------------------------------------------------------------------
 
 /// CONFIG and the filters of plan, sweep, validate.
 struct SelectionOptions {
@@ -55,8 +56,8 @@ Spec load_config(const std::string& file);
 /// exit 2 for a target that is none, exit 3 where the target cannot be had.
 std::string resolve_target(const std::string& target);
 
-/// The timer the spec and --timer ask for on this target; throws CommandError(kUsage) where the target
-/// does not have it.
+/// The timer the spec and --timer ask for on this target; throws CommandError(kUsage) where the
+/// target does not have it.
 profiler::Timer resolve_timer(const Spec& spec, const std::string& option,
                               const std::string& target);
 
@@ -75,7 +76,8 @@ db::RunRow find_run(const db::Store& store, int64_t number, const std::string& f
 /// Prints {schema: "muse.<name>", version: 1, ...fields}.
 void print_json(const std::string& name, nlohmann::json fields);
 
-// --- the commands ----------------------------------------------------------------------------------
+// --- the commands
+// ----------------------------------------------------------------------------------
 
 Command init_command();
 Command list_command();

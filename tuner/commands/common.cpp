@@ -120,10 +120,10 @@ db::Store open_for_reading(const std::string& file) {
 db::RunRow find_run(const db::Store& store, int64_t number, const std::string& file) {
   const std::optional<db::RunRow> run = number == 0 ? store.last_run() : store.run(number);
   if (run) return *run;
-  throw CommandError(ExitCode::kUsage,
-                     number == 0
-                         ? fmt::format("{}: no run in it; `muse-tune sweep CONFIG` makes one", file)
-                         : fmt::format("{}: no run {}; `muse-tune status` lists them", file, number));
+  throw CommandError(
+      ExitCode::kUsage,
+      number == 0 ? fmt::format("{}: no run in it; `muse-tune sweep CONFIG` makes one", file)
+                  : fmt::format("{}: no run {}; `muse-tune status` lists them", file, number));
 }
 
 void print_json(const std::string& name, nlohmann::json fields) {

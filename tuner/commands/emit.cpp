@@ -20,13 +20,14 @@ struct Options {
   bool json = false;
 };
 
-// Every variant the table names, with its ABI; a name that this binary does not have ends the command.
+// Every variant the table names, with its ABI; a name that this binary does not have ends the
+// command.
 void add_variants(DispatchTable& table, const std::string& chain_text) {
   const auto chain = Registry::global().parse_chain(chain_text);
   if (!chain) {
-    throw CommandError(ExitCode::kNotComparable,
-                       fmt::format("run names a pipeline that this binary does not have: {}",
-                                   chain.error()));
+    throw CommandError(
+        ExitCode::kNotComparable,
+        fmt::format("run names a pipeline that this binary does not have: {}", chain.error()));
   }
   for (const Candidate& candidate : *chain) {
     table.variants.push_back({candidate.variant->name, candidate.variant->abi});
@@ -77,7 +78,8 @@ Emitted collect(const db::Store& store, const db::RunRow& run, const std::string
     const db::TrialRow trial = store.trial(selection.trial_id);
     const auto shape = parse_shape(store.problem(selection.problem_id).key);
     if (!shape) {
-      throw CommandError(ExitCode::kNotComparable, "run has a problem key that is none: " + shape.error());
+      throw CommandError(ExitCode::kNotComparable,
+                         "run has a problem key that is none: " + shape.error());
     }
     const std::string pipeline = store.candidate(trial.key.candidate_id).key;
     add_variants(table, pipeline);
@@ -110,10 +112,11 @@ ExitCode run(const Options& options) {
       options.regime.empty() ? std::string(profiler::name(spec.dispatch.regime)) : options.regime;
   const Emitted emitted = collect(store, chosen, regime);
   if (emitted.table.rows.empty()) {
-    throw CommandError(ExitCode::kGateFailed,
-                       fmt::format("run {} has no valid pipeline in regime {}: nothing to emit, and no "
-                                   "file was touched",
-                                   chosen.id, regime));
+    throw CommandError(
+        ExitCode::kGateFailed,
+        fmt::format("run {} has no valid pipeline in regime {}: nothing to emit, and no "
+                    "file was touched",
+                    chosen.id, regime));
   }
   const std::string text = dispatch_header(emitted.table);
   const std::filesystem::path file = std::filesystem::path(options.out) / "muse_dispatch.h";
@@ -146,16 +149,17 @@ ExitCode run(const Options& options) {
 }  // namespace
 
 Command emit_command() {
-  return {"emit", "Write the winners as a dispatch header", [](CLI::App& app) {
-            auto options = std::make_shared<Options>();
-            add_database(app, options->database);
-            app.add_option("--out", options->out, "Folder for muse_dispatch.h")->capture_default_str();
-            app.add_option("--run", options->run, "Run number; default: the last");
-            app.add_option("--regime", options->regime, "Default: the config's dispatch.regime")
-                ->check(CLI::IsMember({"cold", "warm", "rotating"}));
-            add_json(app, options->json);
-            return [options] { return run(*options); };
-          }};
+  return {
+      "emit", "Write the winners as a dispatch header", [](CLI::App& app) {
+        auto options = std::make_shared<Options>();
+        add_database(app, options->database);
+        app.add_option("--out", options->out, "Folder for muse_dispatch.h")->capture_default_str();
+        app.add_option("--run", options->run, "Run number; default: the last");
+        app.add_option("--regime", options->regime, "Default: the config's dispatch.regime")
+            ->check(CLI::IsMember({"cold", "warm", "rotating"}));
+        add_json(app, options->json);
+        return [options] { return run(*options); };
+      }};
 }
 
 }  // namespace muse::tuner

@@ -22,7 +22,8 @@ std::string csv_cell(const std::string& text) {
   double number = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
   const bool numeric = parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
-  if (!numeric && !cell.empty() && std::string_view("=+-@\t\r").find(cell[0]) != std::string::npos) {
+  if (!numeric && !cell.empty() &&
+      std::string_view("=+-@\t\r").find(cell[0]) != std::string::npos) {
     cell.insert(cell.begin(), '\'');
   }
   if (cell.find_first_of(",\"\r\n") == std::string::npos) return cell;
@@ -38,7 +39,8 @@ std::string csv(const db::Store::Table& table) {
   }
   out += "\r\n";
   for (const auto& row : table.rows) {
-    for (size_t i = 0; i < row.size(); ++i) out += (i == 0 ? "" : ",") + csv_cell(row[i].value_or(""));
+    for (size_t i = 0; i < row.size(); ++i)
+      out += (i == 0 ? "" : ",") + csv_cell(row[i].value_or(""));
     out += "\r\n";
   }
   return out;
@@ -59,7 +61,8 @@ nlohmann::json json_rows(const db::Store::Table& table) {
 ExitCode run(Options options) {
   const db::Store store = open_for_reading(options.database);
   const std::vector<std::string> names = store.table_names();
-  if (!options.table.empty() && std::find(names.begin(), names.end(), options.table) == names.end()) {
+  if (!options.table.empty() &&
+      std::find(names.begin(), names.end(), options.table) == names.end()) {
     const std::string near = nearest_name(options.table, names);
     throw CommandError(ExitCode::kUsage,
                        fmt::format("--table {}: no such table{}", printable(options.table),
@@ -67,7 +70,8 @@ ExitCode run(Options options) {
   }
   if (options.json) options.format = "json";
   if (options.format == "csv" && options.table.empty()) {
-    throw CommandError(ExitCode::kUsage, "--format csv holds one table: add --table, e.g. --table trial");
+    throw CommandError(ExitCode::kUsage,
+                       "--format csv holds one table: add --table, e.g. --table trial");
   }
   std::string text;
   if (options.format == "csv") {
@@ -75,7 +79,8 @@ ExitCode run(Options options) {
   } else {
     nlohmann::json tables = nlohmann::json::object();
     for (const std::string& name : names) {
-      if (options.table.empty() || name == options.table) tables[name] = json_rows(store.table(name));
+      if (options.table.empty() || name == options.table)
+        tables[name] = json_rows(store.table(name));
     }
     const nlohmann::json document = {
         {"schema", "muse.export"}, {"version", 1}, {"tables", std::move(tables)}};

@@ -13,7 +13,8 @@ using nlohmann::json;
 // Every span that some configuration of the variant has.
 std::vector<std::string> spans(const Variant& variant) {
   std::set<Span> seen;
-  for (const Configuration& configuration : space(variant)) seen.insert(variant.span(configuration));
+  for (const Configuration& configuration : space(variant))
+    seen.insert(variant.span(configuration));
   std::vector<std::string> names;
   for (const Span span : seen) names.emplace_back(name(span));
   return names;
@@ -61,9 +62,9 @@ std::string text_table(const json& variants) {
   for (const json& v : variants) {
     std::string tunables;
     for (const json& t : v["tunables"]) {
-      tunables += fmt::format("{}{} {{{}}}", tunables.empty() ? "" : "  ",
-                              t["name"].get<std::string>(),
-                              fmt::join(t["values"].get<std::vector<int64_t>>(), ","));
+      tunables +=
+          fmt::format("{}{} {{{}}}", tunables.empty() ? "" : "  ", t["name"].get<std::string>(),
+                      fmt::join(t["values"].get<std::vector<int64_t>>(), ","));
     }
     rows.push_back({v["name"], v["target"],
                     fmt::format("{}", fmt::join(v["spans"].get<std::vector<std::string>>(), " ")),
@@ -87,36 +88,36 @@ std::string support_text(const json& variants) {
 }  // namespace
 
 Command list_command() {
-  return {"list", "List the variants and what they support", [](CLI::App& app) {
-            struct Options {
-              std::string config, target = "auto";
-              bool json = false;
-            };
-            auto options = std::make_shared<Options>();
-            app.add_option("config", options->config, "Config whose shapes `supports` is asked for");
-            app.add_option("--target", options->target, "auto, host or cuda:N")
-                ->capture_default_str();
-            add_json(app, options->json);
-            return [options] {
-              json variants = json::array();
-              for (const Variant* v : Registry::global().all()) variants.push_back(describe(*v));
-              if (!options->config.empty()) {
-                const Spec spec = load_config(options->config);
-                const Hello hello = local_hello(resolve_target(options->target));
-                for (json& v : variants) {
-                  const Variant& variant = *Registry::global().find(v["name"].get<std::string>());
-                  v["supports"] = supports(variant, spec, hello.device_class);
-                }
-              }
-              if (options->json) {
-                print_json("list", {{"variants", variants}});
-              } else {
-                print(text_table(variants));
-                if (!options->config.empty()) print("\n" + support_text(variants));
-              }
-              return ExitCode::kOk;
-            };
-          }};
+  return {
+      "list", "List the variants and what they support", [](CLI::App& app) {
+        struct Options {
+          std::string config, target = "auto";
+          bool json = false;
+        };
+        auto options = std::make_shared<Options>();
+        app.add_option("config", options->config, "Config whose shapes `supports` is asked for");
+        app.add_option("--target", options->target, "auto, host or cuda:N")->capture_default_str();
+        add_json(app, options->json);
+        return [options] {
+          json variants = json::array();
+          for (const Variant* v : Registry::global().all()) variants.push_back(describe(*v));
+          if (!options->config.empty()) {
+            const Spec spec = load_config(options->config);
+            const Hello hello = local_hello(resolve_target(options->target));
+            for (json& v : variants) {
+              const Variant& variant = *Registry::global().find(v["name"].get<std::string>());
+              v["supports"] = supports(variant, spec, hello.device_class);
+            }
+          }
+          if (options->json) {
+            print_json("list", {{"variants", variants}});
+          } else {
+            print(text_table(variants));
+            if (!options->config.empty()) print("\n" + support_text(variants));
+          }
+          return ExitCode::kOk;
+        };
+      }};
 }
 
 }  // namespace muse::tuner

@@ -29,9 +29,9 @@ std::optional<Outcome> known_outcome(const db::Store& store, const Hello& hello,
     handoffs.erase(std::unique(handoffs.begin(), handoffs.end()), handoffs.end());
   }
   for (const Handoff& handoff : handoffs) {
-    const auto trial = find_trial(store, hello, {candidate},
-                                  {.shape = shape, .regime = regime, .span = candidate.span(),
-                                   .handoff = handoff});
+    const auto trial = find_trial(
+        store, hello, {candidate},
+        {.shape = shape, .regime = regime, .span = candidate.span(), .handoff = handoff});
     if (!trial) continue;
     const std::optional<Outcome> outcome = parse_outcome(trial->state);
     if (outcome && is_final(*outcome)) return outcome;
@@ -42,7 +42,8 @@ std::optional<Outcome> known_outcome(const db::Store& store, const Hello& hello,
 void print_plan(const Plan& plan, bool json) {
   std::map<Action, int> counts;
   nlohmann::json items = nlohmann::json::array();
-  std::vector<std::vector<std::string>> rows{{"action", "candidate", "problem", "regime", "reason"}};
+  std::vector<std::vector<std::string>> rows{
+      {"action", "candidate", "problem", "regime", "reason"}};
   for (const PlanItem& item : plan.items) {
     ++counts[item.action];
     const std::string shape = key(plan.shapes[item.shape].shape);
@@ -52,7 +53,8 @@ void print_plan(const Plan& plan, bool json) {
                      {"regime", regime},
                      {"action", name(item.action)},
                      {"reason", item.reason}});
-    rows.push_back({std::string(name(item.action)), key(item.candidate), shape, regime, item.reason});
+    rows.push_back(
+        {std::string(name(item.action)), key(item.candidate), shape, regime, item.reason});
   }
   if (json) {
     print_json("plan", {{"items", items},
@@ -64,10 +66,11 @@ void print_plan(const Plan& plan, bool json) {
     return;
   }
   print(format_table(rows));
-  print(fmt::format("\n{} shapes: {} to measure, {} to reuse, {} to skip; then pipelines of the best "
-                    "of each span\nbase: {}\n",
-                    plan.shapes.size(), counts[Action::kMeasure], counts[Action::kReuse],
-                    counts[Action::kSkip], key(plan.base)));
+  print(
+      fmt::format("\n{} shapes: {} to measure, {} to reuse, {} to skip; then pipelines of the best "
+                  "of each span\nbase: {}\n",
+                  plan.shapes.size(), counts[Action::kMeasure], counts[Action::kReuse],
+                  counts[Action::kSkip], key(plan.base)));
 }
 
 }  // namespace
@@ -94,8 +97,8 @@ Command plan_command() {
                 if (!store) return std::nullopt;
                 return known_outcome(*store, hello, candidate, shape, regime);
               };
-              const auto plan = make_plan(spec, Registry::global(), hello.device_class,
-                                          options->filter(), known);
+              const auto plan =
+                  make_plan(spec, Registry::global(), hello.device_class, options->filter(), known);
               if (!plan) {
                 throw CommandError(ExitCode::kUsage, options->config + ": " + plan.error());
               }

@@ -43,8 +43,8 @@ ExitCode run(const Options& options) {
     failure_rows.push_back({t.trial.state, t.candidate.key, t.problem.key, t.trial.reason});
   }
   if (options.json) {
-    print_json("status", {{"runs", runs}, {"run", chosen.id}, {"states", states},
-                          {"failures", failures}});
+    print_json("status",
+               {{"runs", runs}, {"run", chosen.id}, {"states", states}, {"failures", failures}});
     return ExitCode::kOk;
   }
   print(format_table(run_rows));

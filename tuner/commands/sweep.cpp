@@ -134,17 +134,19 @@ ExitCode run(const Options& options) {
 
   catch_stops();
   db::Store store = db::Store::open(options.database, db::Open::kCreate);
-  Supervisor supervisor({.target = target,
-                         .deadline = sweep_options.deadline_floor,
-                         .stop = &stop_signal});
+  Supervisor supervisor(
+      {.target = target,
+       .deadline = sweep_options.deadline_floor,
+       .stop = &stop_signal,
+       .on_wait = [] { say("waiting: another process measures on this device"); }});
   const auto hello = supervisor.hello();
   if (!hello) {
     throw CommandError(ExitCode::kEnvironment, "cannot start a worker: " + hello.error().reason);
   }
   // What selects trials belongs to the run's identity: another filter is another run.
   const std::string command =
-      fmt::format("muse-tune sweep {} --target {} --timer {} --seed {}{}{}{}", options.config, target,
-                  profiler::name(timer), sweep_options.seed,
+      fmt::format("muse-tune sweep {} --target {} --timer {} --seed {}{}{}{}", options.config,
+                  target, profiler::name(timer), sweep_options.seed,
                   options.stage.empty() ? "" : " --stage " + options.stage,
                   options.variant_glob.empty() ? "" : " --variant " + options.variant_glob,
                   options.shape_glob.empty() ? "" : " --shape " + options.shape_glob);
@@ -165,9 +167,9 @@ ExitCode run(const Options& options) {
   } else {
     print(winners_table(result));
   }
-  say(fmt::format("{} in {}: {}; measured {}, reused {}, {} rounds", records.resumed() ? "resumed" : "swept",
-                  format_seconds(progress.elapsed_s()), outcome_text(result), result.measured,
-                  result.reused, result.rounds));
+  say(fmt::format("{} in {}: {}; measured {}, reused {}, {} rounds",
+                  records.resumed() ? "resumed" : "swept", format_seconds(progress.elapsed_s()),
+                  outcome_text(result), result.measured, result.reused, result.rounds));
   if (result.stop_signal != 0) say("stopped; the same command goes on from here");
   if (result.out_of_budget) say("the budget ended; the same command goes on from here");
   if (result.device_lost) say_error("the worker cannot be ended; the device needs a look");
@@ -181,22 +183,23 @@ ExitCode run(const Options& options) {
 }  // namespace
 
 Command sweep_command() {
-  return {"sweep", "Validate, race, store and select", [](CLI::App& app) {
-            auto options = std::make_shared<Options>();
-            options->add_to(app);
-            add_database(app, options->database);
-            app.add_option("--timer", options->timer, "cupti, events, host or auto");
-            app.add_option("--budget", options->budget, "Stop after this time, e.g. 10m");
-            app.add_option("--deadline", options->deadline,
-                           "Least time a launch may take before it counts as hung; 50 times the base "
-                           "where that is more")
-                ->capture_default_str();
-            app.add_option("--seed", options->seed, "Seed of inputs and orders; default: the config's");
-            app.add_flag("--quiet", options->quiet, "No progress");
-            app.add_flag("--any-build", options->any_build, "Sweep with a build that is no Release");
-            add_json(app, options->json);
-            return [options] { return run(*options); };
-          }};
+  return {
+      "sweep", "Validate, race, store and select", [](CLI::App& app) {
+        auto options = std::make_shared<Options>();
+        options->add_to(app);
+        add_database(app, options->database);
+        app.add_option("--timer", options->timer, "cupti, events, host or auto");
+        app.add_option("--budget", options->budget, "Stop after this time, e.g. 10m");
+        app.add_option("--deadline", options->deadline,
+                       "Least time a launch may take before it counts as hung; 50 times the base "
+                       "where that is more")
+            ->capture_default_str();
+        app.add_option("--seed", options->seed, "Seed of inputs and orders; default: the config's");
+        app.add_flag("--quiet", options->quiet, "No progress");
+        app.add_flag("--any-build", options->any_build, "Sweep with a build that is no Release");
+        add_json(app, options->json);
+        return [options] { return run(*options); };
+      }};
 }
 
 }  // namespace muse::tuner

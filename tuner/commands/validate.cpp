@@ -43,8 +43,8 @@ Verdict judge(Supervisor& supervisor, const PlanItem& item, const Shape& shape, 
     verdict.reason = item.reason;
     return verdict;
   }
-  auto report = supervisor.validate({.shape = verdict.problem, .chain = verdict.candidate,
-                                     .seed = seed});
+  auto report =
+      supervisor.validate({.shape = verdict.problem, .chain = verdict.candidate, .seed = seed});
   if (report) {
     verdict.outcome = report->outcome;
     verdict.reason = report->reason;
@@ -76,8 +76,8 @@ ExitCode run(const Options& options) {
     progress.update(verdict.candidate, ++done / static_cast<double>(plan->items.size()));
     ++counts[verdict.outcome];
     verdicts.push_back(to_json(verdict));
-    rows.push_back({std::string(name(verdict.outcome)), verdict.candidate, verdict.problem,
-                    verdict.reason});
+    rows.push_back(
+        {std::string(name(verdict.outcome)), verdict.candidate, verdict.problem, verdict.reason});
   }
   progress.clear();
   if (options.json) {

@@ -5,7 +5,8 @@
 namespace muse::tuner {
 
 Command worker_command() {
-  return {"worker", "Internal: the measuring process", [](CLI::App& app) {
+  return {"worker", "Internal: the measuring process",
+          [](CLI::App& app) {
             struct Options {
               std::string target;
               int fd = -1, progress_fd = -1, parent = 0;
@@ -16,8 +17,8 @@ Command worker_command() {
             app.add_option("--progress-fd", options->progress_fd)->required();
             app.add_option("--parent", options->parent)->required();
             return [options] {
-              return static_cast<ExitCode>(worker_main(options->target, options->fd,
-                                                       options->progress_fd, options->parent));
+              return static_cast<ExitCode>(
+                  worker_main(options->target, options->fd, options->progress_fd, options->parent));
             };
           },
           true};

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/settle.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace muse::tuner {
+namespace {
+
+uint64_t mix(uint64_t seed, const std::string& text) {
+  return std::stoull(hash_hex(fmt::format("{}\n{}", seed, text)).substr(0, 16), nullptr, 16);
+}
+
+std::string title(const RaceGroup& group) {
+  const std::string handoff = key(group.handoff);
+  return fmt::format("{} {}{}{}", muse::key(group.shape), muse::name(group.span),
+                     handoff.empty() ? "" : " of ", handoff);
+}
+
+std::vector<db::Id> ids(const std::vector<Entrant>& entrants) {
+  std::vector<db::Id> ids;
+  for (const Entrant& entrant : entrants) ids.push_back(entrant.trial.id);
+  return ids;
+}
+
+bool contains(const std::vector<db::Id>& ids, db::Id id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+const Entrant* find(const std::vector<Entrant>& entrants, db::Id trial) {
+  const auto at = std::find_if(entrants.begin(), entrants.end(),
+                               [&](const Entrant& e) { return e.trial.id == trial; });
+  return at == entrants.end() ? nullptr : &*at;
+}
+
+const Entrant* find_base(const std::vector<Entrant>& entrants) {
+  const auto at =
+      std::find_if(entrants.begin(), entrants.end(), [](const Entrant& e) { return e.base; });
+  return at == entrants.end() ? nullptr : &*at;
+}
+
+bool is_over(const StoredRace& stored) { return stored.row.status == "complete"; }
+
+bool is_led_by(const StoredRace& race, const std::vector<db::Id>& wanted) {
+  const int leader = race.race.leader();
+  return is_over(race) && leader >= 0 && contains(wanted, race.trials[leader]);
+}
+
+// The newest race that decides among `wanted`: its leader is one of them, and all others took part
+// in it or in an earlier one (whose tie set it contained). `races`: newest first.
+const StoredRace* deciding_race(const std::vector<StoredRace>& races,
+                                const std::vector<db::Id>& wanted) {
+  for (size_t at = 0; at < races.size(); ++at) {
+    if (!is_led_by(races[at], wanted)) continue;
+    std::set<db::Id> covered;
+    for (size_t older = at; older < races.size(); ++older) {
+      if (!is_over(races[older])) continue;
+      covered.insert(races[older].trials.begin(), races[older].trials.end());
+    }
+    if (std::all_of(wanted.begin(), wanted.end(),
+                    [&](db::Id id) { return covered.contains(id); })) {
+      return &races[at];
+    }
+  }
+  return nullptr;
+}
+
+// The entrants of a cut-off race in its order; empty where others are wanted now.
+std::vector<Entrant> entrants_of(const StoredRace& race, const std::vector<Entrant>& entrants) {
+  std::vector<Entrant> in_order;
+  for (const db::Id trial : race.trials) {
+    const Entrant* entrant = find(entrants, trial);
+    if (entrant == nullptr) return {};
+    in_order.push_back(*entrant);
+  }
+  return in_order.size() == entrants.size() ? in_order : std::vector<Entrant>{};
+}
+
+// Those still wanted: finalists, or everybody where the race had no final.
+std::vector<int> deciding_entrants(const StoredRace& stored, const std::vector<db::Id>& wanted) {
+  const std::vector<Standing> standings = stored.race.standings();
+  std::vector<int> finalists, all;
+  for (size_t i = 0; i < standings.size(); ++i) {
+    if (standings[i].excluded || !contains(wanted, stored.trials[i])) continue;
+    all.push_back(static_cast<int>(i));
+    if (standings[i].finalist) finalists.push_back(static_cast<int>(i));
+  }
+  return finalists.empty() ? all : finalists;
+}
+
+// Single candidates of a race, finalists first, then by median.
+std::vector<Candidate> ranking(const StoredRace& stored, const std::vector<Entrant>& entrants) {
+  const std::vector<Standing> standings = stored.race.standings();
+  std::vector<int> order;
+  for (size_t i = 0; i < standings.size(); ++i) {
+    if (!standings[i].excluded && standings[i].samples > 0) order.push_back(static_cast<int>(i));
+  }
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+    return std::pair(!standings[a].finalist, standings[a].median_ns) <
+           std::pair(!standings[b].finalist, standings[b].median_ns);
+  });
+  std::vector<Candidate> best;
+  for (const int i : order) {
+    const Entrant* entrant = find(entrants, stored.trials[i]);
+    if (entrant != nullptr && entrant->chain.size() == 1) best.push_back(entrant->chain[0]);
+  }
+  return best;
+}
+
+}  // namespace
+
+Settler::Settler(const Spec& spec, const Hello& hello, uint64_t seed, Records& records,
+                 RaceRunner& runner, std::function<void(const RaceGroup&)> before_work)
+    : spec_(spec),
+      hello_(hello),
+      seed_(seed),
+      records_(records),
+      runner_(runner),
+      before_work_(std::move(before_work)) {}
+
+RaceRules Settler::rules(const RaceGroup& group) const {
+  RaceRules rules;
+  rules.max_rounds = spec_.measure.max_rounds;
+  rules.half_width_pct = spec_.measure.half_width_pct;
+  rules.step_ns = hello_.step_ns;
+  rules.seed = mix(seed_, fmt::format("{} {}", title(group), profiler::name(group.regime)));
+  return rules;
+}
+
+void Settler::skip(const RaceGroup& group, const Candidate& candidate, const std::string& reason) {
+  db::TrialRow trial = records_.trial({candidate}, group);
+  if (trial.state != name(Outcome::kUnsupported) || trial.reason != reason) {
+    records_.set(trial, Outcome::kUnsupported, reason);
+  }
+  tally_.outcomes[trial.id] = Outcome::kUnsupported;
+}
+
+// Opens the group's trials and runs the gates of those that have not ended; the ones that can race.
+std::optional<std::vector<Entrant>> Settler::valid_entrants(const RaceGroup& group,
+                                                            const std::vector<Chain>& chains,
+                                                            const Chain& base,
+                                                            const Chain& feeder) {
+  std::map<std::string, Entrant>
+      by_key;  // ordered: neither the plan's nor the search's order counts
+  for (const Chain& chain : chains) by_key[muse::key(chain)] = {.chain = chain, .feeder = feeder};
+  if (!base.empty()) {
+    by_key[muse::key(base)] = {.chain = base, .feeder = feeder, .base = true};
+  }
+  records_.store().transaction([&] {
+    for (auto& [text, entrant] : by_key) {
+      entrant.trial = records_.trial(entrant.chain, group);
+      if (entrant.outcome() == Outcome::kUnsupported) {
+        records_.set(entrant.trial, Outcome::kPending, "supported now");
+      }
+    }
+  });
+  std::vector<Entrant> entrants;
+  for (auto& [text, entrant] : by_key) {
+    at_ = fmt::format("{}: validating {} of {}", title(group), entrants.size() + 1, by_key.size());
+    const bool known = is_final(entrant.outcome());
+    if (!known) before_work_(group);
+    if (!runner_.validate(group, entrant)) return std::nullopt;
+    if (known) tally_.reused.insert(entrant.trial.id);
+    tally_.outcomes[entrant.trial.id] = entrant.outcome();
+    if (!is_final(entrant.outcome()) || is_measured(entrant.outcome())) entrants.push_back(entrant);
+  }
+  return entrants;
+}
+
+// Who has to run: those no stored race knows, the tie set that stands, and the base.
+std::vector<Entrant> Settler::newcomers(const RaceGroup& group,
+                                        const std::vector<StoredRace>& races,
+                                        const std::vector<Entrant>& entrants) const {
+  const std::vector<db::Id> wanted = ids(entrants);
+  const auto standing = std::find_if(
+      races.begin(), races.end(), [&](const StoredRace& race) { return is_led_by(race, wanted); });
+  if (standing == races.end()) return entrants;
+  std::set<db::Id> racing(wanted.begin(), wanted.end());
+  for (auto race = standing; race != races.end(); ++race) {
+    if (!is_over(*race)) continue;
+    for (const db::Id id : race->trials) racing.erase(id);
+  }
+  std::vector<int> indices;
+  const Selection selection = select_from(group, *standing, entrants, indices);
+  for (const int i : selection.tie_set) racing.insert(standing->trials[indices[i]]);
+  std::vector<Entrant> result;
+  for (const Entrant& entrant : entrants) {
+    if (entrant.base || racing.contains(entrant.trial.id)) result.push_back(entrant);
+  }
+  return result;
+}
+
+// Stored samples decide where they can; a race that was cut off goes on; else a fresh one is run.
+std::optional<StoredRace> Settler::decide(const RaceGroup& group, std::vector<Entrant>& entrants) {
+  std::vector<StoredRace> races = records_.races(group);
+  if (const StoredRace* decided = deciding_race(races, ids(entrants))) return *decided;
+  std::vector<Entrant> racing;
+  std::optional<StoredRace> unfinished;
+  for (StoredRace& race : races) {
+    if (is_over(race) || race.row.run_id != records_.run()) continue;
+    racing = entrants_of(race, entrants);
+    if (racing.empty()) continue;
+    unfinished = std::move(race);
+    break;
+  }
+  if (!unfinished) racing = newcomers(group, races, entrants);
+  before_work_(group);
+  for (const Entrant& entrant : racing) tally_.measured.insert(entrant.trial.id);
+  std::optional<StoredRace> stored =
+      runner_.race(group, racing, rules(group), std::move(unfinished));
+  for (Entrant& mine : entrants) {
+    if (const Entrant* raced = find(racing, mine.trial.id)) mine.trial = raced->trial;
+    tally_.outcomes[mine.trial.id] = mine.outcome();
+  }
+  return stored;
+}
+
+Selection Settler::select_from(const RaceGroup& group, const StoredRace& stored,
+                               const std::vector<Entrant>& entrants,
+                               std::vector<int>& indices) const {
+  indices = deciding_entrants(stored, ids(entrants));
+  std::vector<Contender> contenders;
+  for (const int i : indices) {
+    const Entrant& entrant = *find(entrants, stored.trials[i]);
+    int64_t workspace_bytes = 0;
+    for (const Candidate& c : entrant.chain) {
+      workspace_bytes +=
+          c.variant->geometry(group.shape.problem, c.configuration, hello_.device_class)
+              .workspace.bytes;
+    }
+    contenders.push_back({.key = muse::key(entrant.chain),
+                          .ns = stored.race.samples(i),
+                          .workspace_bytes = workspace_bytes,
+                          .base = entrant.base,
+                          .degraded = entrant.outcome() == Outcome::kDegraded});
+  }
+  return select(contenders, {.tie_pct = spec_.measure.tie_pct,
+                             .switch_margin_pct = spec_.measure.switch_margin_pct,
+                             .step_ns = hello_.step_ns,
+                             .seed = stored.row.seed});
+}
+
+Settled Settler::conclude(const RaceGroup& group, const std::vector<Entrant>& entrants,
+                          const StoredRace& stored) {
+  std::vector<int> indices;
+  const Selection selection = select_from(group, stored, entrants, indices);
+  Settled settled{.winner = {.selection = selection}, .best = ranking(stored, entrants)};
+  if (selection.winner < 0) return settled;
+  const auto entrant_at = [&](int i) -> const Entrant& {
+    return *find(entrants, stored.trials[indices[i]]);
+  };
+  nlohmann::json ties = nlohmann::json::array();
+  for (const int i : selection.tie_set) ties.push_back(muse::key(entrant_at(i).chain));
+  const Entrant& chosen = entrant_at(selection.winner);
+  const Entrant* base = find_base(entrants);
+  records_.add(db::SelectionRow{.problem_id = chosen.trial.key.problem_id,
+                                .span = std::string(muse::name(group.span)),
+                                .handoff_in = key(group.handoff),
+                                .regime = std::string(profiler::name(group.regime)),
+                                .trial_id = chosen.trial.id,
+                                .base_trial_id = base == nullptr ? 0 : base->trial.id,
+                                .median_ns = selection.median_ns,
+                                .low_ns = selection.interval.low,
+                                .high_ns = selection.interval.high,
+                                .base_median_ns = selection.base_median_ns,
+                                .tie_set = ties.dump(),
+                                .rule = selection.rule,
+                                .status = selection.status});
+  settled.winner.chain = muse::key(chosen.chain);
+  return settled;
+}
+
+std::optional<Settled> Settler::settle(const RaceGroup& group, const std::vector<Chain>& chains,
+                                       const Chain& base, const Chain& feeder) {
+  std::optional<std::vector<Entrant>> entrants = valid_entrants(group, chains, base, feeder);
+  if (!entrants) return std::nullopt;
+  Settled settled;
+  if (!entrants->empty()) {
+    at_ = fmt::format("{}: racing {}", title(group), entrants->size());
+    const std::optional<StoredRace> stored = decide(group, *entrants);
+    if (!stored) return std::nullopt;
+    settled = conclude(group, *entrants, *stored);
+  }
+  settled.winner.shape = muse::key(group.shape);
+  settled.winner.span = muse::name(group.span);
+  settled.winner.handoff = key(group.handoff);
+  settled.winner.regime = profiler::name(group.regime);
+  if (const Entrant* raced = find_base(*entrants))
+    settled.winner.base_chain = muse::key(raced->chain);
+  return settled;
+}
+
+}  // namespace muse::tuner

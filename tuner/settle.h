@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// One group to its decision: validate, let stored rounds decide or race, select, store.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tuner/race_runner.h"
+#include "tuner/records.h"
+#include "tuner/select.h"
+
+namespace muse::tuner {
+
+/// One decision of the sweep, as stored.
+struct Winner {
+  std::string shape, span, handoff, regime;
+  std::string chain;       ///< empty: nothing valid
+  std::string base_chain;  ///< empty where the base has no part that covers the span
+  Selection selection;
+};
+
+/// What came of a group.
+struct Settled {
+  Winner winner;
+  std::vector<Candidate> best;  ///< those of one candidate, best first
+};
+
+/// What the trials of a run came to.
+struct Tally {
+  std::map<db::Id, Outcome> outcomes;
+  std::set<db::Id> measured;  ///< timed in this run
+  std::set<db::Id> reused;    ///< known from the database
+};
+
+class Settler {
+ public:
+  /// `before_race` runs once work on the device is needed for a group, before the first of it.
+  Settler(const Spec& spec, const Hello& hello, uint64_t seed, Records& records, RaceRunner& runner,
+          std::function<void(const RaceGroup&)> before_work);
+
+  /// Settles the group among `chains` and `base` (empty = none covers the span), each run after an
+  /// untimed `feeder`. nullopt where the work was stopped.
+  std::optional<Settled> settle(const RaceGroup& group, const std::vector<Chain>& chains,
+                                const Chain& base, const Chain& feeder);
+  /// Stores why a candidate is not tried.
+  void skip(const RaceGroup& group, const Candidate& candidate, const std::string& reason);
+
+  const Tally& tally() const { return tally_; }
+  /// What it is at, for progress.
+  const std::string& at() const { return at_; }
+
+ private:
+  std::optional<std::vector<Entrant>> valid_entrants(const RaceGroup& group,
+                                                     const std::vector<Chain>& chains,
+                                                     const Chain& base, const Chain& feeder);
+  std::optional<StoredRace> decide(const RaceGroup& group, std::vector<Entrant>& entrants);
+  std::vector<Entrant> newcomers(const RaceGroup& group, const std::vector<StoredRace>& races,
+                                 const std::vector<Entrant>& entrants) const;
+  Settled conclude(const RaceGroup& group, const std::vector<Entrant>& entrants,
+                   const StoredRace& stored);
+  Selection select_from(const RaceGroup& group, const StoredRace& stored,
+                        const std::vector<Entrant>& entrants, std::vector<int>& indices) const;
+  RaceRules rules(const RaceGroup& group) const;
+
+  const Spec& spec_;
+  const Hello& hello_;
+  uint64_t seed_;
+  Records& records_;
+  RaceRunner& runner_;
+  std::function<void(const RaceGroup&)> before_work_;
+  Tally tally_;
+  std::string at_;
+};
+
+}  // namespace muse::tuner
