@@ -85,7 +85,7 @@ class Store {
     ProblemRow problem;
     bool reused = false;
     /// Over the good rounds of the trial's last complete race, of whichever run; NaN samples left
-    /// out.
+    /// out. Only where the trial is ok or degraded.
     std::optional<double> median_ns;
     int64_t sample_count = 0;  ///< what the median was taken of
   };

@@ -315,6 +315,8 @@ std::vector<Store::RunTrial> Store::run_trials(Id run) const {
   std::vector<RunTrial> trials = impl_->all(kRunTrials, read, run);
   auto samples = good_samples(*impl_->connection, run);
   for (RunTrial& one : trials) {
+    // Whoever crashed in a race may have samples of its rounds; they are evidence, not a time.
+    if (one.trial.state != "ok" && one.trial.state != "degraded") continue;
     const auto found = samples.find(one.trial.id);
     if (found == samples.end()) continue;
     one.sample_count = static_cast<int64_t>(found->second.size());

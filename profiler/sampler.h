@@ -55,22 +55,4 @@ class HostSampler final : public Sampler {
   double step_ns_;
 };
 
-/// What is read where the system does not tell its last-level cache.
-inline constexpr int64_t kUnknownCacheBytes = int64_t{64} << 20;
-
-/// Puts the host's caches into the cold state by reading twice the last-level cache, a slice on
-/// every CPU this process may use. A flush takes milliseconds.
-class HostCache {
- public:
-  explicit HostCache(int64_t last_level_bytes);
-  void flush();
-  /// What a flush of such a cache reads; part of the protocol hash.
-  static std::string recipe(int64_t last_level_bytes);
-
- private:
-  int64_t bytes_;
-  std::vector<int> cpus_;
-  std::unique_ptr<uint8_t[]> data_;
-};
-
 }  // namespace muse::profiler

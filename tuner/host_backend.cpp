@@ -8,8 +8,11 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <map>
+#include <span>
 #include <string>
 
+#include "profiler/host_cache.h"
 #include "tuner/backend.h"
 
 namespace muse::tuner {
@@ -130,10 +133,14 @@ class HostBackend final : public Backend {
     if (huge) madvise(address, static_cast<size_t>(size), MADV_HUGEPAGE);
     auto* touched = static_cast<volatile uint8_t*>(address);
     for (int64_t i = 0; i < size; i += kPageBytes) touched[i] = 0;
+    allocated_[address] = static_cast<size_t>(size);
     return address;
   }
 
-  void release(void* address) override { std::free(address); }
+  void release(void* address) override {
+    allocated_.erase(address);
+    std::free(address);
+  }
   void upload(void* target, const void* host, int64_t bytes) override { copy(target, host, bytes); }
   void download(void* host, const void* target, int64_t bytes) override {
     copy(host, target, bytes);
@@ -161,7 +168,13 @@ class HostBackend final : public Backend {
 
   profiler::Sampler& sampler() override { return sampler_; }
 
-  void flush_caches() override { cache().flush(); }
+  void flush_caches() override {
+    std::vector<std::span<const std::byte>> ranges;
+    for (const auto& [address, bytes] : allocated_) {
+      ranges.emplace_back(static_cast<const std::byte*>(address), bytes);
+    }
+    cache().flush(ranges);
+  }
 
   std::string protocol() const override {
     return fmt::format(
@@ -186,6 +199,7 @@ class HostBackend final : public Backend {
   profiler::DeviceInstance instance_;
   profiler::HostSampler sampler_;
   int64_t last_level_bytes_;
+  std::map<void*, size_t> allocated_;
   std::unique_ptr<profiler::HostCache> cache_;
 };
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "tuner/build_info.h"
@@ -34,7 +35,10 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc,
   if (!used.empty()) {
     const std::vector<std::string> extras = used.front()->remaining();
     if (extras.empty()) return error.what();
-    word = extras.front();
+    // An option's value lies there too; the option is what was meant.
+    const auto option = std::find_if(extras.begin(), extras.end(),
+                                     [](const std::string& e) { return e.starts_with("-"); });
+    word = option == extras.end() ? extras.front() : *option;
     options.clear();
     for (const CLI::Option* option : used.front()->get_options()) {
       for (const std::string& name : option->get_lnames()) options.push_back("--" + name);

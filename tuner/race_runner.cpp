@@ -34,16 +34,20 @@ bool RaceRunner::validate(const RaceGroup& group, Entrant& entrant) {
     return true;
   }
   if (records_.validated(entrant.trial)) return true;
-  records_.set(entrant.trial, Outcome::kRunning, "validating");
+  if (entrant.outcome() != Outcome::kRunning) {
+    records_.set(entrant.trial, Outcome::kRunning, "validating");
+  }
   while (keep_on_()) {
     const auto report = supervisor_.validate(
         {.shape = muse::key(group.shape), .chain = muse::key(entrant.chain), .seed = input_seed_});
     tick();
     if (report) {
-      records_.add(entrant.trial, *report);
-      if (report->outcome != Outcome::kOk) {
-        records_.set(entrant.trial, report->outcome, report->reason);
-      }
+      records_.store().transaction([&] {
+        records_.add(entrant.trial, *report);
+        if (report->outcome != Outcome::kOk) {
+          records_.set(entrant.trial, report->outcome, report->reason);
+        }
+      });
       return true;
     }
     if (report.error().outcome == Outcome::kPending) return false;  // stopped
@@ -101,11 +105,13 @@ std::optional<StoredRace> RaceRunner::race(const RaceGroup& group, std::vector<E
   const auto base_at =
       std::find_if(entrants.begin(), entrants.end(), [](const Entrant& e) { return e.base; });
   const int base = base_at == entrants.end() ? -1 : static_cast<int>(base_at - entrants.begin());
-  for (Entrant& entrant : entrants) {
-    if (!is_final(entrant.outcome())) records_.set(entrant.trial, Outcome::kRunning, "racing");
-  }
-  const db::Id id =
-      unfinished ? unfinished->row.id : records_.start_race(group, entrants, base, rules);
+  db::Id id = unfinished ? unfinished->row.id : 0;
+  records_.store().transaction([&] {
+    for (Entrant& entrant : entrants) {
+      if (!is_final(entrant.outcome())) records_.set(entrant.trial, Outcome::kRunning, "racing");
+    }
+    if (id == 0) id = records_.start_race(group, entrants, base, rules);
+  });
   Race race = unfinished ? unfinished->race : Race(static_cast<int>(entrants.size()), base, rules);
   int losses = 0;
   while (const std::optional<RoundOrder> order = race.next()) {

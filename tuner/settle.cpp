@@ -151,9 +151,9 @@ std::optional<std::vector<Entrant>> Settler::valid_entrants(const RaceGroup& gro
   records_.store().transaction([&] {
     for (auto& [text, entrant] : by_key) {
       entrant.trial = records_.trial(entrant.chain, group);
-      if (entrant.outcome() == Outcome::kUnsupported) {
-        records_.set(entrant.trial, Outcome::kPending, "supported now");
-      }
+      // Committed before it runs: whatever ends this process, the row says what was under way.
+      const bool ended = is_final(entrant.outcome()) && entrant.outcome() != Outcome::kUnsupported;
+      if (!ended) records_.set(entrant.trial, Outcome::kRunning, "validating");
     }
   });
   std::vector<Entrant> entrants;

@@ -116,8 +116,8 @@ TEST_F(Cli, PlanWritesNothingAndIsTheDocumentedJson) {
 TEST_F(Cli, RefusesBadConfigsWithFileLineAndColumnAndChangesNothing) {
   const std::string good = kTiny;
   const std::pair<std::string, std::string> bad[] = {
-      {good + "measur: {}\n", "bad.yaml:7:1: "},
-      {good + "measure: {}\n", "bad.yaml:7:1: "},
+      {good + "measur: {}\n", "bad.yaml:8:1: "},
+      {good + "measure: {}\n", "bad.yaml:8:1: "},
       {"schema: 1\nshapes:\n  - {batch: two, context: 64}\n", "bad.yaml:3:13: "},
       {"schema: 1\nshapes:\n  - {batch: -1, context: 64}\n", "bad.yaml:3:13: "},
       {"schema: 1\nshapes:\n  - {batch: 18446744073709551616, context: 64}\n", "bad.yaml:3:13: "},
@@ -126,7 +126,7 @@ TEST_F(Cli, RefusesBadConfigsWithFileLineAndColumnAndChangesNothing) {
        "bad.yaml:4:22: "},
       {"", "bad.yaml"},
       {",", "bad.yaml:1:1: "},
-      {good + "---\nschema: 1\n", "bad.yaml:7:"},
+      {good + "---\nschema: 1\n", "bad.yaml:8:"},
       {std::string(10 << 20, '#'), "bad.yaml"},
   };
   for (const auto& [text, where] : bad) {
@@ -222,7 +222,7 @@ TEST_F(SweptCli, OutputThatCannotBeWrittenIsExit3AndLeavesTheOldFile) {
   expect_refused({"report", "--out", "taken"}, 3, "taken");
   ASSERT_EQ(tune({"emit"}).exit_code, 0);
   const std::string header = read_file(folder_ / "muse_dispatch.h");
-  EXPECT_NE(header.find("#pragma once"), std::string::npos);
+  EXPECT_NE(header.find("MUSE_DISPATCH_H_"), std::string::npos);
   expect_refused({"emit", "--run", "99"}, 2, "no run 99");
   EXPECT_EQ(read_file(folder_ / "muse_dispatch.h"), header);
   if (geteuid() == 0) return;  // root writes everywhere

@@ -24,9 +24,12 @@ std::string config(const std::string& variants, const std::string& more = "") {
          "shapes:\n"
          "  - {batch: 2, q_len: 1, window: 16, rope_theta: 10000, context: 48}\n"
          "  - {batch: 1, q_len: 2, window: 0, rope_theta: 0, context: 64}\n"
-         "variants: " + variants + "\n"
+         "variants: " +
+         variants +
+         "\n"
          "pipelines: {top_k: 64}\n"
-         "measure: {max_rounds: 8, half_width_pct: 20}\n" + more;
+         "measure: {max_rounds: 8, half_width_pct: 20}\n" +
+         more;
 }
 
 // Few candidates, and top_k keeps all: the set of trials depends on no timing.
@@ -39,7 +42,7 @@ class Sweep : public ::testing::Test {
   fakes::CommandOptions options() const { return {.folder = folder_.path(), .limit_s = 120}; }
   CommandResult sweep(const std::string& file, const std::string& database,
                       std::vector<std::string> more = {}, const char* tool = MUSE_TUNE) {
-    std::vector<std::string> words{tool,   "sweep", file,     "--target", "host",
+    std::vector<std::string> words{tool,   "sweep",  file,     "--target",   "host",
                                    "--db", database, "--json", "--any-build"};
     words.insert(words.end(), more.begin(), more.end());
     return fakes::run_command(words, options());
@@ -52,8 +55,9 @@ class Sweep : public ::testing::Test {
     const db::Store store = open(database);
     std::set<std::string> found;
     for (const auto& t : store.run_trials(store.last_run()->id)) {
-      EXPECT_TRUE(found.insert(t.candidate.key + " | " + t.problem.key + " | " +
-                               t.trial.key.handoff_in + " | " + t.trial.state)
+      EXPECT_TRUE(found
+                      .insert(t.candidate.key + " | " + t.problem.key + " | " +
+                              t.trial.key.handoff_in + " | " + t.trial.state)
                       .second)
           << "doubled: " << t.candidate.key;
     }
@@ -103,8 +107,7 @@ TEST_F(Sweep, StoresEveryRoundWithEverySample) {
 }
 
 TEST_F(Sweep, ACandidateMoreRacesAgainstTheTieSetAndOneLessCostsNothing) {
-  const std::string less =
-      config("{include: ['*/scalar'], tunables: {'*': {threads: [1], splits: [4]}}}");
+  const std::string less = config("{include: ['*/scalar'], tunables: {'*': {splits: [4]}}}");
   const std::string more =
       config("{include: ['*/scalar', 'gate/simd'], tunables: {'*': {threads: [1], splits: [4]}}}");
   write_file(folder_ / "less.yaml", less);
@@ -133,9 +136,9 @@ TEST_F(Sweep, EndsInOrderOnASignalAndGoesOn) {
   ASSERT_EQ(sweep("small.yaml", "whole.db").exit_code, 0);
   for (const auto& [signal, code] : {std::pair(SIGINT, 130), std::pair(SIGTERM, 75)}) {
     const std::string database = "signal" + std::to_string(signal) + ".db";
-    fakes::RunningCommand running({MUSE_TUNE, "sweep", "small.yaml", "--target", "host", "--db",
-                                   database, "--any-build"},
-                                  options());
+    fakes::RunningCommand running(
+        {MUSE_TUNE, "sweep", "small.yaml", "--target", "host", "--db", database, "--any-build"},
+        options());
     // As soon as there is something to lose.
     while (!std::filesystem::exists(folder_ / database)) std::this_thread::yield();
     std::this_thread::sleep_for(std::chrono::milliseconds(400));
@@ -155,9 +158,9 @@ TEST_F(Sweep, LosesNothingToKills) {
   std::mt19937 random(7);
   int64_t rounds = 0;
   for (int i = 0; i < 12; ++i) {
-    fakes::RunningCommand running({MUSE_TUNE, "sweep", "small.yaml", "--target", "host", "--db",
-                                   "killed.db", "--any-build"},
-                                  options());
+    fakes::RunningCommand running(
+        {MUSE_TUNE, "sweep", "small.yaml", "--target", "host", "--db", "killed.db", "--any-build"},
+        options());
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 600));
     kill(running.pid(), SIGKILL);
     running.wait();
@@ -179,8 +182,9 @@ TEST_F(Sweep, ContainsWhatMisbehavesAndNamesIt) {
   write_file(folder_ / "fakes.yaml",
              config("{include: ['*/scalar', gate/fake_segv, gate/fake_exit0, gate/fake_throw, "
                     "gate/fake_throw_int, gate/fake_wrong, gate/fake_half], "
-                    "tunables: {'*': {splits: [4]}}}"));
-  const CommandResult result = sweep("fakes.yaml", "a.db", {"--deadline", "500ms"}, MUSE_TUNE_FAKES);
+                    "tunables: {'*': {splits: [4], after: [0]}}}"));
+  const CommandResult result =
+      sweep("fakes.yaml", "a.db", {"--deadline", "500ms"}, MUSE_TUNE_FAKES);
   EXPECT_EQ(result.exit_code, 5) << result.err;
   const db::Store store = open("a.db");
   std::map<std::string, std::set<std::string>> states;
@@ -198,20 +202,22 @@ TEST_F(Sweep, ContainsWhatMisbehavesAndNamesIt) {
   EXPECT_EQ(states["gate/fake_throw_int"], std::set<std::string>{"launch_failed"});
   EXPECT_EQ(states["gate/fake_wrong"], std::set<std::string>{"incorrect"});
   EXPECT_EQ(states["gate/fake_half"], std::set<std::string>{"incorrect"});
-  const json again = json::parse(
-      sweep("fakes.yaml", "a.db", {"--deadline", "500ms"}, MUSE_TUNE_FAKES).out);
+  const json again =
+      json::parse(sweep("fakes.yaml", "a.db", {"--deadline", "500ms"}, MUSE_TUNE_FAKES).out);
   EXPECT_EQ(again["measured"], 0) << "what failed is not run again";
 }
 
 TEST_F(Sweep, WhereNothingIsValidNoHeaderIsTouched) {
-  write_file(folder_ / "none.yaml",
-             config("{include: [prepare/scalar, attention/scalar, combine/scalar, gate/fake_throw, "
-                    "gate/fake_throw_int, gate/fake_wrong], tunables: {'*': {splits: [4]}}}",
-                    "base: [prepare/scalar, attention/scalar, combine/scalar, gate/fake_throw]\n"));
+  write_file(
+      folder_ / "none.yaml",
+      config("{include: [prepare/scalar, attention/scalar, combine/scalar, gate/fake_throw, "
+             "gate/fake_throw_int, gate/fake_wrong], tunables: {'*': {splits: [4], after: [0]}}}",
+             "base: [prepare/scalar, attention/scalar, combine/scalar, gate/fake_throw]\n"));
   write_file(folder_ / "muse_dispatch.h", "// good\n");
   const CommandResult result = sweep("none.yaml", "a.db", {}, MUSE_TUNE_FAKES);
   EXPECT_EQ(result.exit_code, 4) << result.err;
-  const CommandResult emit = fakes::run_command({MUSE_TUNE_FAKES, "emit", "--db", "a.db"}, options());
+  const CommandResult emit =
+      fakes::run_command({MUSE_TUNE_FAKES, "emit", "--db", "a.db"}, options());
   EXPECT_EQ(emit.exit_code, 4) << emit.err;
   EXPECT_EQ(read_file(folder_ / "muse_dispatch.h"), "// good\n");
 }

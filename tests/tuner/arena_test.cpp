@@ -10,6 +10,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "profiler/host_cache.h"
+
 namespace muse::tuner {
 namespace {
 
