@@ -28,12 +28,13 @@ void say_lines(const std::string& text) {
 
 // CLI11 knows that something was not expected, not what was meant.
 std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
-  if (error.get_name() != "ExtrasError" && error.get_name() != "RequiredError") return error.what();
+  const bool extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
+  if (!extra && error.get_name() != "RequiredError") return error.what();
   std::vector<std::string> options = command_names();
   std::string word = argc > 1 ? argv[1] : "";
   const std::vector<CLI::App*> used = app.get_subcommands();
   if (!used.empty()) {
-    const std::vector<std::string> extras = used.front()->remaining();
+    const std::vector<std::string> extras = app.remaining(true);
     if (extras.empty()) return error.what();
     // An option's value lies there too; the option is what was meant.
     const auto option = std::find_if(extras.begin(), extras.end(),

@@ -377,6 +377,7 @@ TEST_F(Transaction, IsRefusedInAForkedChild) {
 TEST_F(RunTrials, GiveTheMedianOfTheGoodRoundsOfTheLastCompleteRace) {
   Base base = add_base(store_);
   const Id trial = add_trial(store_, base, "a").id, other = add_trial(store_, base, "b").id;
+  for (const Id id : {trial, other}) store_.set_trial(id, "ok", "", 0, "");
   const Id first = add_race(store_, base);
   add_round(store_, first, 0, trial, {1000});
   add_round(store_, first, 1, other, {50});
@@ -425,6 +426,7 @@ TEST_F(RunTrials, AreReadInOneScanHoweverMany) {
     RoundRow round;
     for (int i = 0; i < kTrials; ++i) {
       const Id trial = add_trial(store_, base, "attention/simt:splits=" + std::to_string(i)).id;
+      store_.set_trial(trial, "ok", "", 0, "");
       if (i % kEntrants == 0) round = {.race_id = race = add_race(store_, base)};
       round.samples.push_back({trial, {double(i)}});
       if (i % kEntrants != kEntrants - 1) continue;
