@@ -63,6 +63,7 @@ struct Arena::Impl {
   Problem problem;
   int64_t cache_pages, rope_positions;
   std::deque<Area> areas;  // a deque: area() hands out references
+  uint8_t guard_byte = kGuardByte;
 
   ~Impl() {
     for (const Area& area : areas) backend.release(at(area.address, -kGuardBytes));
@@ -75,8 +76,8 @@ struct Arena::Impl {
   }
 
   void guard(const Area& area) {
-    backend.fill(at(area.address, -kGuardBytes), kGuardByte, kGuardBytes);
-    backend.fill(at(area.address, area.bytes), kGuardByte, kGuardBytes);
+    backend.fill(at(area.address, -kGuardBytes), guard_byte, kGuardBytes);
+    backend.fill(at(area.address, area.bytes), guard_byte, kGuardBytes);
   }
 
   /// The guard behind starts at the very next byte, so that one element too far is seen.
@@ -197,24 +198,22 @@ void Arena::download(std::string_view name, int64_t offset, void* host, int64_t 
 }
 
 std::optional<Arena::BrokenGuard> Arena::broken_guard() const {
-  static const GuardBand intact = [] {
-    GuardBand band;
-    band.fill(kGuardByte);
-    return band;
-  }();
+  GuardBand intact;
+  intact.fill(impl_->guard_byte);
   GuardBand band;
   for (const Area& area : impl_->areas) {
     for (const int64_t start : {-kGuardBytes, area.bytes}) {
       impl_->backend.download(band.data(), at(area.address, start), kGuardBytes);
       if (std::memcmp(band.data(), intact.data(), band.size()) == 0) continue;
       const auto bad = std::mismatch(band.begin(), band.end(), intact.begin()).first;
-      return BrokenGuard{area.name, start + (bad - band.begin()), *bad};
+      return BrokenGuard{area.name, start + (bad - band.begin()), *bad, impl_->guard_byte};
     }
   }
   return std::nullopt;
 }
 
-void Arena::repair_guards() {
+void Arena::repair_guards(uint8_t byte) {
+  impl_->guard_byte = byte;
   for (const Area& area : impl_->areas) impl_->guard(area);
 }
 

@@ -20,6 +20,8 @@ namespace muse::tuner {
 inline constexpr int64_t kGuardBytes = 65536;
 /// NaN like the poison, so that what is read out of bounds shows in the result.
 inline constexpr uint8_t kGuardByte = 0xFF;
+/// NaN in e4m3 as well; takes turns with the first, so that no stray store can hide as a guard.
+inline constexpr uint8_t kOtherGuardByte = 0x7F;
 inline constexpr uint8_t kPoisonByte = 0xFF;  ///< NaN in bf16, f32, f64 and e4m3; -1 in integers
 
 class Arena {
@@ -58,10 +60,11 @@ class Arena {
   struct BrokenGuard {
     std::string buffer;
     int64_t offset;  ///< bytes from the buffer's start; negative = before it
-    uint8_t got;
+    uint8_t got, expected;
   };
   std::optional<BrokenGuard> broken_guard() const;
-  void repair_guards();
+  /// Fills every guard band with `byte`, which broken_guard() expects from then on.
+  void repair_guards(uint8_t byte = kGuardByte);
 
  private:
   struct Impl;

@@ -127,7 +127,7 @@ void ChainRun::restore(const std::vector<int32_t>& page_table) {
       arena_.poison(area.name);
     }
   }
-  arena_.repair_guards();
+  arena_.repair_guards(runs_++ % 2 == 0 ? kGuardByte : kOtherGuardByte);
 }
 
 void ChainRun::run(const std::vector<int32_t>& page_table, bool taps, const Announce& announce) {
@@ -159,7 +159,7 @@ std::optional<GateFailure> ChainRun::disturbed() {
     return GateFailure{.buffer = broken->buffer,
                        .index = broken->offset,
                        .got = static_cast<double>(broken->got),
-                       .expected = static_cast<double>(kGuardByte),
+                       .expected = static_cast<double>(broken->expected),
                        .what = "guard band broken; the index counts bytes from the buffer's start"};
   }
   for (size_t i = 0; i < areas_.size(); ++i) {

@@ -79,6 +79,7 @@ class ChainRun {
   const Feed& feed_;
   Sight sight_;
   Arena arena_;
+  int runs_ = 0;
   std::vector<Arena::Area> areas_;
   std::vector<uint8_t> k_cache_, v_cache_;
   std::vector<std::vector<uint8_t>> sources_;  ///< by area; empty for what is no input

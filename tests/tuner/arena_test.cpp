@@ -161,6 +161,13 @@ TEST_F(ArenaTest, SeesAByteWrittenBesideAnyBuffer) {
       EXPECT_EQ(broken->got, 0x3C);
       arena_.repair_guards();
       EXPECT_EQ(arena_.broken_guard(), std::nullopt);
+      static_cast<uint8_t*>(area.address)[offset] = kGuardByte;
+      EXPECT_EQ(arena_.broken_guard(), std::nullopt) << "its own byte cannot be seen";
+      arena_.repair_guards(kOtherGuardByte);
+      static_cast<uint8_t*>(area.address)[offset] = kGuardByte;
+      ASSERT_TRUE(arena_.broken_guard()) << area.name << " at " << offset;
+      EXPECT_EQ(arena_.broken_guard()->expected, kOtherGuardByte);
+      arena_.repair_guards();
     }
   }
 }
