@@ -16,6 +16,14 @@ RaceRunner::RaceRunner(Records& records, Supervisor& supervisor, uint64_t input_
       input_seed_(input_seed),
       keep_on_(std::move(keep_on)) {}
 
+template <class Ask>
+auto RaceRunner::forgiving(Ask ask) const -> decltype(ask()) {
+  for (int kills = 0;; ++kills) {
+    auto answer = ask();
+    if (answer || !answer.error().killed || kills == kForgivenKills || !keep_on_()) return answer;
+  }
+}
+
 void RaceRunner::strike(Entrant& entrant, int strikes, const WorkerLoss& loss) {
   entrant.trial.strikes += strikes;
   if (entrant.trial.strikes < kStrikes) {
@@ -38,8 +46,11 @@ bool RaceRunner::validate(const RaceGroup& group, Entrant& entrant) {
     records_.set(entrant.trial, Outcome::kRunning, "validating");
   }
   while (keep_on_()) {
-    const auto report = supervisor_.validate(
-        {.shape = muse::key(group.shape), .chain = muse::key(entrant.chain), .seed = input_seed_});
+    const auto report = forgiving([&] {
+      return supervisor_.validate({.shape = muse::key(group.shape),
+                                   .chain = muse::key(entrant.chain),
+                                   .seed = input_seed_});
+    });
     tick();
     if (report) {
       records_.store().transaction([&] {
@@ -87,7 +98,7 @@ std::vector<int> RaceRunner::find_culprits(const RaceGroup& group, std::vector<E
   const std::set<int> distinct(order.entrants.begin(), order.entrants.end());
   for (const int i : distinct) {
     if (!keep_on_()) return out;
-    const auto alone = supervisor_.round(request(group, entrants, {i}));
+    const auto alone = forgiving([&] { return supervisor_.round(request(group, entrants, {i})); });
     if (alone || alone.error().outcome == Outcome::kPending) continue;
     strike(entrants[i], kStrikes, alone.error());
     out.push_back(i);
@@ -116,7 +127,8 @@ std::optional<StoredRace> RaceRunner::race(const RaceGroup& group, std::vector<E
   int losses = 0;
   while (const std::optional<RoundOrder> order = race.next()) {
     if (!keep_on_()) return std::nullopt;
-    const auto reply = supervisor_.round(request(group, entrants, order->entrants));
+    const auto reply =
+        forgiving([&] { return supervisor_.round(request(group, entrants, order->entrants)); });
     if (!reply) {
       if (reply.error().outcome == Outcome::kPending) return std::nullopt;
       for (const int i : find_culprits(group, entrants, *order, reply.error())) {
@@ -124,7 +136,10 @@ std::optional<StoredRace> RaceRunner::race(const RaceGroup& group, std::vector<E
         race.exclude(i, entrants[i].trial.reason);
       }
       // Whatever ends workers from outside must not keep us here for ever.
-      if (++losses > 3 * static_cast<int>(entrants.size()) + 10) return std::nullopt;
+      if (++losses > 3 * static_cast<int>(entrants.size()) + 10) {
+        gave_up_ = true;
+        return std::nullopt;
+      }
       continue;
     }
     RoundSamples samples;

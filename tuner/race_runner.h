@@ -17,6 +17,9 @@ namespace muse::tuner {
 /// Strikes after which a candidate is quarantined under its code hash.
 inline constexpr int kStrikes = 2;
 
+/// Ends of the worker by somebody's KILL that count as nobody's fault, in a row.
+inline constexpr int kForgivenKills = 4;
+
 class RaceRunner {
  public:
   /// `keep_on` is asked between two rounds and two validations: false ends the work there.
@@ -36,12 +39,17 @@ class RaceRunner {
   std::optional<double> time_once(const RaceGroup& group, const Entrant& entrant);
 
   int rounds() const { return rounds_; }
+  /// Workers died again and again and no candidate could be blamed: nothing more is worth trying.
+  bool gave_up() const { return gave_up_; }
   /// Called after each round and each validation.
   std::function<void()> tick = [] {};
 
  private:
   RoundRequest request(const RaceGroup& group, const std::vector<Entrant>& entrants,
                        std::vector<int> order) const;
+  /// Asks again where the worker was killed from outside.
+  template <class Ask>
+  auto forgiving(Ask ask) const -> decltype(ask());
   void strike(Entrant& entrant, int strikes, const WorkerLoss& loss);
   std::vector<int> find_culprits(const RaceGroup& group, std::vector<Entrant>& entrants,
                                  const RoundOrder& order, const WorkerLoss& loss);
@@ -51,6 +59,7 @@ class RaceRunner {
   uint64_t input_seed_;
   std::function<bool()> keep_on_;
   int rounds_ = 0;
+  bool gave_up_ = false;
 };
 
 }  // namespace muse::tuner

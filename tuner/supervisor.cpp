@@ -162,6 +162,8 @@ WorkerLoss Supervisor::Impl::lose_ended(const Ending& ending, int entrants,
     result = loss(Outcome::kOom, "worker killed, probably for memory");
   } else if (ending.signal == 0 && ending.status >= 0) {
     result.reason += " before it answered";
+  } else {
+    result.killed = ending.signal == SIGKILL || ending.signal == SIGTERM;
   }
   result = describe(std::move(result), entrants);
   worker.reset();

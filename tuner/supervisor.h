@@ -20,6 +20,8 @@ struct WorkerLoss {
                                         ///< (stopped)
   std::string reason;                   ///< "worker ended by signal 11 (SIGSEGV)", ...
   int entrant = -1, candidate = -1, launch = -1;  ///< where it was, from the progress page
+  /// By a KILL or TERM that was not the supervisor's: as likely somebody's hand as a fault.
+  bool killed = false;
   std::string last_words;  ///< the end of its stderr, at most 8 KiB, as plain_text()
 };
 

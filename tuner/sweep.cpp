@@ -66,7 +66,7 @@ class Sweeper {
 bool Sweeper::keep_on() {
   if (options_.stop_signal != nullptr && *options_.stop_signal != 0) {
     result_.stop_signal = *options_.stop_signal;
-  } else if (supervisor_.lost_device()) {
+  } else if (supervisor_.lost_device() || runner_.gave_up()) {
     result_.device_lost = true;
   } else if (options_.budget && progress_.elapsed_s() > options_.budget->count()) {
     result_.out_of_budget = true;

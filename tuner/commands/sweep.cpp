@@ -141,6 +141,7 @@ ExitCode run(const Options& options) {
        .on_wait = [] { say("waiting: another process measures on this device"); }});
   const auto hello = supervisor.hello();
   if (!hello) {
+    if (stop_signal != 0) return exit_code(SweepResult{.stop_signal = stop_signal});
     throw CommandError(ExitCode::kEnvironment, "cannot start a worker: " + hello.error().reason);
   }
   // What selects trials belongs to the run's identity: another filter is another run.
@@ -172,7 +173,8 @@ ExitCode run(const Options& options) {
                   outcome_text(result), result.measured, result.reused, result.rounds));
   if (result.stop_signal != 0) say("stopped; the same command goes on from here");
   if (result.out_of_budget) say("the budget ended; the same command goes on from here");
-  if (result.device_lost) say_error("the worker cannot be ended; the device needs a look");
+  if (result.device_lost)
+    say_error("workers cannot be ended, or die whatever they run: the device needs a look");
   const ExitCode code = exit_code(result);
   if (code == ExitCode::kIncomplete || code == ExitCode::kGateFailed) {
     say(fmt::format("why: muse-tune status --db {} --failures", options.database));
