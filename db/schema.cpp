@@ -213,7 +213,7 @@ CREATE TABLE selection (
   rule TEXT NOT NULL,
   status TEXT NOT NULL
 ) STRICT;
-CREATE INDEX selection_of_run ON selection (run_id);
+CREATE UNIQUE INDEX selection_of_run ON selection (run_id, problem_id, span, handoff_in, regime);
 
 CREATE TABLE dispatch_entry (
   id INTEGER PRIMARY KEY,

@@ -71,10 +71,18 @@ constexpr char kInsertRaceTrial[] =
 constexpr char kInsertValidation[] = R"sql(
 INSERT INTO validation (trial_id, run_id, gate, passed, data, metric, message)
 VALUES (?, ?, ?, ?, ?, ?, ?))sql";
-constexpr char kInsertSelection[] = R"sql(
+constexpr char kSetSelection[] = R"sql(
 INSERT INTO selection (run_id, problem_id, span, handoff_in, regime, trial_id, base_trial_id,
   median_ns, low_ns, high_ns, base_median_ns, tie_set, rule, status)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))sql";
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (run_id, problem_id, span, handoff_in, regime) DO UPDATE SET
+  trial_id = excluded.trial_id, base_trial_id = excluded.base_trial_id,
+  median_ns = excluded.median_ns, low_ns = excluded.low_ns, high_ns = excluded.high_ns,
+  base_median_ns = excluded.base_median_ns, tie_set = excluded.tie_set, rule = excluded.rule,
+  status = excluded.status)sql";
+constexpr char kFindSelection[] = R"sql(
+SELECT id FROM selection
+WHERE run_id = ? AND problem_id = ? AND span = ? AND handoff_in = ? AND regime = ?)sql";
 constexpr char kInsertDispatchEntry[] = R"sql(
 INSERT INTO dispatch_entry (run_id, selection_id, header_path, header_hash, emitted, regret_pct)
 VALUES (?, ?, ?, ?, ?, ?))sql";
@@ -272,12 +280,16 @@ void Store::insert(const ValidationRow& row) {
   });
 }
 
-Id Store::insert(const SelectionRow& row) {
+Id Store::upsert(const SelectionRow& row) {
   return impl_->write(*this, [&](Connection& c) {
-    return insert_row(c, kInsertSelection, row.run_id, row.problem_id, row.span, row.handoff_in,
-                      row.regime, present(row.trial_id), present(row.base_trial_id), row.median_ns,
-                      row.low_ns, row.high_ns, row.base_median_ns, row.tie_set, row.rule,
-                      row.status);
+    c.prepare(kSetSelection)
+        .bind(row.run_id, row.problem_id, row.span, row.handoff_in, row.regime,
+              present(row.trial_id), present(row.base_trial_id), row.median_ns, row.low_ns,
+              row.high_ns, row.base_median_ns, row.tie_set, row.rule, row.status)
+        .run();
+    return *impl_->first(
+        kFindSelection, [](Statement& found) { return found.integer(); }, row.run_id,
+        row.problem_id, row.span, row.handoff_in, row.regime);
   });
 }
 

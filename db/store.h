@@ -59,7 +59,8 @@ class Store {
   void finish_race(Id race, const std::string& status);
   Id insert(const RoundRow& row);  ///< with its samples
   void insert(const ValidationRow& row);
-  Id insert(const SelectionRow& row);
+  /// One per run, problem, span, hand-off and regime: the later one stands.
+  Id upsert(const SelectionRow& row);
   Id insert(const DispatchEntryRow& row);
   void insert(const QuarantineRow& row);
 

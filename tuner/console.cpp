@@ -33,7 +33,7 @@ size_t width(const std::string& text) {
 }  // namespace
 
 void say(const std::string& text) {
-  std::fputs(fmt::format("muse-tune: {}\n", text).c_str(), stderr);
+  std::fputs(fmt::format("muse-tune: {}\n", printable(text)).c_str(), stderr);
 }
 
 void say_error(const std::string& text) { say("error: " + text); }

@@ -29,7 +29,11 @@ void say_lines(const std::string& text) {
 // CLI11 knows that something was not expected, not what was meant.
 std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
   const bool extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
-  if (!extra && error.get_name() != "RequiredError") return error.what();
+  if (!extra && error.get_name() != "RequiredError") {
+    const std::vector<CLI::App*> used = app.get_subcommands();
+    return fmt::format("{}; see muse-tune {}--help", error.what(),
+                       used.empty() ? "" : used.front()->get_name() + " ");
+  }
   std::vector<std::string> options = command_names();
   std::string word = argc > 1 ? argv[1] : "";
   const std::vector<CLI::App*> used = app.get_subcommands();

@@ -18,9 +18,10 @@ RaceRunner::RaceRunner(Records& records, Supervisor& supervisor, uint64_t input_
 
 template <class Ask>
 auto RaceRunner::forgiving(Ask ask) const -> decltype(ask()) {
-  for (int kills = 0;; ++kills) {
+  for (int losses = 0;; ++losses) {
     auto answer = ask();
-    if (answer || !answer.error().killed || kills == kForgivenKills || !keep_on_()) return answer;
+    if (answer || !answer.error().blameless || losses == kForgivenLosses || !keep_on_())
+      return answer;
   }
 }
 

@@ -17,8 +17,9 @@ namespace muse::tuner {
 /// Strikes after which a candidate is quarantined under its code hash.
 inline constexpr int kStrikes = 2;
 
-/// Ends of the worker by somebody's KILL that count as nobody's fault, in a row.
-inline constexpr int kForgivenKills = 4;
+/// Blameless ends of the worker, in a row, after which the candidate that ran is blamed all the
+/// same.
+inline constexpr int kForgivenLosses = 4;
 
 class RaceRunner {
  public:
@@ -47,7 +48,7 @@ class RaceRunner {
  private:
   RoundRequest request(const RaceGroup& group, const std::vector<Entrant>& entrants,
                        std::vector<int> order) const;
-  /// Asks again where the worker was killed from outside.
+  /// Asks again where the worker's end is not known to be a candidate's doing.
   template <class Ask>
   auto forgiving(Ask ask) const -> decltype(ask());
   void strike(Entrant& entrant, int strikes, const WorkerLoss& loss);

@@ -206,6 +206,7 @@ db::TrialRow Records::trial(const Chain& chain, const RaceGroup& group) {
 void Records::set(db::TrialRow& trial, Outcome outcome, const std::string& reason) {
   trial.state = name(outcome);
   trial.reason = reason;
+  if (is_measured(outcome)) trial.strikes = 0;  // whatever ended its workers, it was not at fault
   store_.transaction(
       [&] { store_.set_trial(trial.id, trial.state, reason, trial.strikes, utc_now()); });
 }
@@ -237,6 +238,11 @@ bool Records::validated(const db::TrialRow& trial) const {
   const std::vector<db::ValidationRow> rows = store_.validations(trial.id);
   return !rows.empty() &&
          std::all_of(rows.begin(), rows.end(), [](const auto& row) { return row.passed; });
+}
+
+bool Records::judged_here(const db::TrialRow& trial) const {
+  const std::vector<db::ValidationRow> rows = store_.validations(trial.id);
+  return !rows.empty() && rows.back().run_id == run_;
 }
 
 void Records::quarantine(const Entrant& entrant, const std::string& reason) {
@@ -333,7 +339,7 @@ db::Id Records::add(const db::SelectionRow& row) {
   db::SelectionRow mine = row;
   mine.run_id = run_;
   db::Id id = 0;
-  store_.transaction([&] { id = store_.insert(mine); });
+  store_.transaction([&] { id = store_.upsert(mine); });
   return id;
 }
 

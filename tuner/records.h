@@ -73,6 +73,8 @@ class Records {
   void add(const db::TrialRow& trial, const ValidationReport& report);
   /// Every gate judged so far passed, and there was at least one.
   bool validated(const db::TrialRow& trial) const;
+  /// This run has run its gates.
+  bool judged_here(const db::TrialRow& trial) const;
   void quarantine(const Entrant& entrant, const std::string& reason);
   bool quarantined(const Chain& chain) const;
 

@@ -48,20 +48,51 @@ bool is_led_by(const StoredRace& race, const std::vector<db::Id>& wanted) {
   return is_over(race) && leader >= 0 && contains(wanted, race.trials[leader]);
 }
 
-// The newest race that decides among `wanted`: its leader is one of them, and all others took part
-// in it or in an earlier one (whose tie set it contained). `races`: newest first.
-const StoredRace* deciding_race(const std::vector<StoredRace>& races,
-                                const std::vector<db::Id>& wanted) {
+// The trials that race `at` ranks: its own, and those of older races whose leader it raced again,
+// and so on. `races`: newest first.
+std::set<db::Id> ranked_by(const std::vector<StoredRace>& races, size_t at) {
+  std::set<db::Id> ranked;
+  std::set<size_t> taken{at};
+  for (size_t i = at; i < races.size(); ++i) {
+    if (!taken.contains(i)) continue;
+    ranked.insert(races[i].trials.begin(), races[i].trials.end());
+    for (size_t older = i + 1; older < races.size(); ++older) {
+      if (is_led_by(races[older], races[i].trials)) taken.insert(older);
+    }
+  }
+  return ranked;
+}
+
+// Of the races led by one of `wanted` the one that ranks most of them; among equals the newest.
+const StoredRace* standing_race(const std::vector<StoredRace>& races,
+                                const std::vector<db::Id>& wanted, std::set<db::Id>& ranked) {
+  const StoredRace* best = nullptr;
+  ptrdiff_t most = 0;
   for (size_t at = 0; at < races.size(); ++at) {
     if (!is_led_by(races[at], wanted)) continue;
-    std::set<db::Id> covered;
-    for (size_t older = at; older < races.size(); ++older) {
-      if (!is_over(races[older])) continue;
-      covered.insert(races[older].trials.begin(), races[older].trials.end());
-    }
-    if (std::all_of(wanted.begin(), wanted.end(),
-                    [&](db::Id id) { return covered.contains(id); })) {
-      return &races[at];
+    std::set<db::Id> mine = ranked_by(races, at);
+    const ptrdiff_t count =
+        std::count_if(wanted.begin(), wanted.end(), [&](db::Id id) { return mine.contains(id); });
+    if (count <= most) continue;
+    best = &races[at];
+    most = count;
+    ranked = std::move(mine);
+  }
+  return best;
+}
+
+// The newest race that ranks everybody wanted, is led by one of them and had the same base.
+const StoredRace* deciding_race(const std::vector<StoredRace>& races,
+                                const std::vector<Entrant>& entrants) {
+  const std::vector<db::Id> wanted = ids(entrants);
+  const Entrant* base = find_base(entrants);
+  for (size_t at = 0; at < races.size(); ++at) {
+    const StoredRace& race = races[at];
+    const db::Id raced_base = race.base < 0 ? 0 : race.trials[race.base];
+    if (!is_led_by(race, wanted) || raced_base != (base == nullptr ? 0 : base->trial.id)) continue;
+    const std::set<db::Id> ranked = ranked_by(races, at);
+    if (std::all_of(wanted.begin(), wanted.end(), [&](db::Id id) { return ranked.contains(id); })) {
+      return &race;
     }
   }
   return nullptr;
@@ -162,7 +193,7 @@ std::optional<std::vector<Entrant>> Settler::valid_entrants(const RaceGroup& gro
     const bool known = is_final(entrant.outcome());
     if (!known) before_work_(group);
     if (!runner_.validate(group, entrant)) return std::nullopt;
-    if (known) tally_.reused.insert(entrant.trial.id);
+    if (known && !records_.judged_here(entrant.trial)) tally_.reused.insert(entrant.trial.id);
     tally_.outcomes[entrant.trial.id] = entrant.outcome();
     if (!is_final(entrant.outcome()) || is_measured(entrant.outcome())) entrants.push_back(entrant);
   }
@@ -174,14 +205,11 @@ std::vector<Entrant> Settler::newcomers(const RaceGroup& group,
                                         const std::vector<StoredRace>& races,
                                         const std::vector<Entrant>& entrants) const {
   const std::vector<db::Id> wanted = ids(entrants);
-  const auto standing = std::find_if(
-      races.begin(), races.end(), [&](const StoredRace& race) { return is_led_by(race, wanted); });
-  if (standing == races.end()) return entrants;
+  std::set<db::Id> ranked;
+  const StoredRace* standing = standing_race(races, wanted, ranked);
+  if (standing == nullptr) return entrants;
   std::set<db::Id> racing(wanted.begin(), wanted.end());
-  for (auto race = standing; race != races.end(); ++race) {
-    if (!is_over(*race)) continue;
-    for (const db::Id id : race->trials) racing.erase(id);
-  }
+  for (const db::Id id : ranked) racing.erase(id);
   std::vector<int> indices;
   const Selection selection = select_from(group, *standing, entrants, indices);
   for (const int i : selection.tie_set) racing.insert(standing->trials[indices[i]]);
@@ -195,7 +223,13 @@ std::vector<Entrant> Settler::newcomers(const RaceGroup& group,
 // Stored samples decide where they can; a race that was cut off goes on; else a fresh one is run.
 std::optional<StoredRace> Settler::decide(const RaceGroup& group, std::vector<Entrant>& entrants) {
   std::vector<StoredRace> races = records_.races(group);
-  if (const StoredRace* decided = deciding_race(races, ids(entrants))) return *decided;
+  if (const StoredRace* decided = deciding_race(races, entrants)) {
+    // A run that goes on after a stop has measured these itself.
+    if (decided->row.run_id == records_.run()) {
+      for (const Entrant& entrant : entrants) tally_.reused.erase(entrant.trial.id);
+    }
+    return *decided;
+  }
   std::vector<Entrant> racing;
   std::optional<StoredRace> unfinished;
   for (StoredRace& race : races) {

@@ -163,7 +163,7 @@ WorkerLoss Supervisor::Impl::lose_ended(const Ending& ending, int entrants,
   } else if (ending.signal == 0 && ending.status >= 0) {
     result.reason += " before it answered";
   } else {
-    result.killed = ending.signal == SIGKILL || ending.signal == SIGTERM;
+    result.blameless = ending.signal == SIGKILL || ending.signal == SIGTERM;
   }
   result = describe(std::move(result), entrants);
   worker.reset();
@@ -275,7 +275,10 @@ std::optional<WorkerLoss> Supervisor::Impl::ensure() {
 
 template <class Expected>
 tl::expected<Expected, WorkerLoss> Supervisor::Impl::ask(const Request& request, int entrants) {
-  if (auto failure = ensure()) return tl::unexpected(*std::move(failure));
+  if (auto failure = ensure()) {
+    failure->blameless = true;
+    return tl::unexpected(*std::move(failure));
+  }
   auto reply = exchange(request, options.deadline, options.host_deadline, entrants);
   if (!reply) return tl::unexpected(std::move(reply.error()));
   if (auto* expected = std::get_if<Expected>(&*reply)) return std::move(*expected);

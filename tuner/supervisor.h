@@ -20,8 +20,9 @@ struct WorkerLoss {
                                         ///< (stopped)
   std::string reason;                   ///< "worker ended by signal 11 (SIGSEGV)", ...
   int entrant = -1, candidate = -1, launch = -1;  ///< where it was, from the progress page
-  /// By a KILL or TERM that was not the supervisor's: as likely somebody's hand as a fault.
-  bool killed = false;
+  /// Not known to be a candidate's doing: a KILL or TERM that was not the supervisor's, or a worker
+  /// that did not start or failed its canary.
+  bool blameless = false;
   std::string last_words;  ///< the end of its stderr, at most 8 KiB, as plain_text()
 };
 

@@ -150,6 +150,13 @@ TEST_F(Cli, RefusesFiltersThatKeepNothing) {
   expect_refused({"plan", "tiny.yaml", "--target", "gpu"}, 2, "auto, host or cuda:N");
   expect_refused({"sweep", "tiny.yaml", "--target", "host", "--timer", "cupti"}, 2, "no timer");
   expect_refused({"sweep", "tiny.yaml", "--target", "host", "--budget", "10"}, 2, "duration");
+  for (const char* seed : {"-1", "18446744073709551616", "1e3", "x"}) {
+    expect_refused({"sweep", "tiny.yaml", "--target", "host", "--seed", seed}, 2, "not a seed");
+  }
+  const CommandResult escape =
+      tune({"plan", "c\x1b[31m\nd.yaml", "--target", "host", "--shape", "zzz"});
+  EXPECT_EQ(escape.exit_code, 2);
+  EXPECT_EQ(escape.err.find('\x1b'), std::string::npos) << escape.err;
 }
 
 TEST_F(Cli, ACudaTargetOnAMachineWithoutOneIsExit3) {
@@ -182,6 +189,7 @@ TEST_F(Cli, RefusesBadDatabasesAndLeavesThemAlone) {
     expect_refused({command, "--db", "missing.db"}, 3, "missing.db");
     expect_refused({command, "--db", "folder.db"}, 3, "folder");
   }
+  expect_refused({"plan", "tiny.yaml", "--target", "host", "--db", "missing.db"}, 3, "missing.db");
   expect_refused({"sweep", "tiny.yaml", "--target", "host", "--db", "folder.db"}, 3, "folder");
   expect_refused({"sweep", "tiny.yaml", "--target", "host", "--db", "no/such/a.db"}, 3, "no/such");
 }
@@ -225,6 +233,11 @@ TEST_F(SweptCli, OutputThatCannotBeWrittenIsExit3AndLeavesTheOldFile) {
   EXPECT_NE(header.find("MUSE_DISPATCH_H_"), std::string::npos);
   expect_refused({"emit", "--run", "99"}, 2, "no run 99");
   EXPECT_EQ(read_file(folder_ / "muse_dispatch.h"), header);
+  const std::string database = read_file(folder_ / "muse-tune.db");
+  expect_refused({"report", "--out", "muse-tune.db"}, 2, "the database's own file");
+  expect_refused({"export", "--out", "./muse-tune.db"}, 2, "the database's own file");
+  expect_refused({"report", "--out", "muse-tune.db.lock"}, 2, "the database's own file");
+  EXPECT_EQ(read_file(folder_ / "muse-tune.db"), database);
   if (geteuid() == 0) return;  // root writes everywhere
   std::filesystem::create_directory(folder_ / "fixed");
   chmod((folder_ / "fixed").c_str(), 0500);

@@ -37,6 +37,12 @@ std::string config(const std::string& variants, const std::string& more = "") {
 const std::string kSmall =
     config("{include: ['*/scalar', 'gate/simd'], tunables: {'*': {threads: [1], splits: [1, 4]}}}");
 
+// Rounds enough to be stopped in the middle of them, and none ends early.
+std::string long_config() {
+  std::string text = std::regex_replace(kSmall, std::regex("max_rounds: 8"), "max_rounds: 96");
+  return std::regex_replace(text, std::regex("half_width_pct: 20"), "half_width_pct: 0.1");
+}
+
 class Sweep : public ::testing::Test {
  protected:
   Sweep() { write_file(folder_ / "small.yaml", kSmall); }
@@ -125,6 +131,37 @@ TEST_F(Sweep, ACandidateMoreRacesAgainstTheTieSetAndOneLessCostsNothing) {
   EXPECT_EQ(removed["rounds"], 0);
 }
 
+TEST_F(Sweep, ARaceAmongFewDecidesNothingForAll) {
+  // gate/simd is several times faster than gate/scalar, so that the winner is no matter of noise.
+  const CommandResult first = sweep("small.yaml", "a.db");
+  const auto gate_winners = [](const CommandResult& result) {
+    std::vector<std::string> winners;
+    const json parsed = json::parse(result.out);
+    for (const json& w : parsed["winners"]) {
+      if (w["span"] == "gate") winners.push_back(w["winner"]);
+    }
+    return winners;
+  };
+  EXPECT_EQ(gate_winners(first), std::vector<std::string>(2, "gate/simd:threads=1"));
+  const CommandResult few = sweep("small.yaml", "a.db", {"--variant", "*/scalar"});
+  EXPECT_EQ(gate_winners(few), std::vector<std::string>(2, "gate/scalar"));
+  const CommandResult again = sweep("small.yaml", "a.db");
+  EXPECT_EQ(json::parse(again.out)["rounds"], 0);
+  EXPECT_EQ(json::parse(again.out)["winners"], json::parse(first.out)["winners"]);
+}
+
+TEST_F(Sweep, AnotherBaseIsRacedBeforeItIsComparedWith) {
+  ASSERT_EQ(sweep("small.yaml", "a.db").exit_code, 0);
+  write_file(folder_ / "base.yaml",
+             kSmall +
+                 "base: [prepare/scalar, 'attention/scalar:splits=4', combine/scalar, "
+                 "'gate/simd:threads=1']\n");
+  const CommandResult other = sweep("base.yaml", "a.db");
+  ASSERT_EQ(other.exit_code, 0) << other.err;
+  const json parsed = json::parse(other.out);
+  for (const json& winner : parsed["winners"]) EXPECT_GT(winner["base_median_ns"], 0) << winner;
+}
+
 TEST_F(Sweep, IsCutOffByABudgetAndGoesOn) {
   const CommandResult cut = sweep("small.yaml", "a.db", {"--budget", "1ms"});
   EXPECT_EQ(cut.exit_code, 5) << cut.err;
@@ -134,30 +171,34 @@ TEST_F(Sweep, IsCutOffByABudgetAndGoesOn) {
 }
 
 TEST_F(Sweep, EndsInOrderOnASignalAndGoesOn) {
-  ASSERT_EQ(sweep("small.yaml", "whole.db").exit_code, 0);
+  write_file(folder_ / "long.yaml", long_config());
+  ASSERT_EQ(sweep("long.yaml", "whole.db").exit_code, 0);
   for (const auto& [signal, code] : {std::pair(SIGINT, 130), std::pair(SIGTERM, 75)}) {
     const std::string database = "signal" + std::to_string(signal) + ".db";
     fakes::RunningCommand running(
-        {MUSE_TUNE, "sweep", "small.yaml", "--target", "host", "--db", database, "--any-build"},
+        {MUSE_TUNE, "sweep", "long.yaml", "--target", "host", "--db", database, "--any-build"},
         options());
     // As soon as there is something to lose.
     while (!std::filesystem::exists(folder_ / database)) std::this_thread::yield();
-    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
     kill(running.pid(), signal);
     const CommandResult stopped = running.wait();
     EXPECT_EQ(stopped.exit_code, code) << stopped.err;
     EXPECT_EQ(open(database).last_run()->status, "interrupted");
-    const CommandResult rest = sweep("small.yaml", database);
+    const CommandResult rest = sweep("long.yaml", database);
     EXPECT_EQ(rest.exit_code, 0) << rest.err;
     EXPECT_TRUE(json::parse(rest.out)["resumed"]);
     EXPECT_EQ(trials(database), trials("whole.db"));
+    const db::Store store = open(database);
+    const db::Store whole = open("whole.db");
+    EXPECT_EQ(store.selections(1).size(), whole.selections(1).size()) << "each decided once";
+    for (const auto& t : store.run_trials(1)) EXPECT_FALSE(t.reused) << t.candidate.key;
   }
 }
 
 TEST_F(Sweep, LosesNothingToKills) {
   // Rounds enough to be killed in the middle of them.
-  write_file(folder_ / "long.yaml",
-             std::regex_replace(kSmall, std::regex("max_rounds: 8"), "max_rounds: 64"));
+  write_file(folder_ / "long.yaml", long_config());
   const CommandResult whole = sweep("long.yaml", "whole.db");
   ASSERT_EQ(whole.exit_code, 0) << whole.err;
   std::mt19937 random(7);

@@ -199,7 +199,7 @@ TEST_F(Rows, ValidationSelectionDispatchAndQuarantineComeBack) {
   EXPECT_EQ(validations[1].gate + validations[1].data, "gateflat");
   EXPECT_EQ(validations[1].message, kHostile);
 
-  const Id selection = store_.insert(SelectionRow{.run_id = base.run,
+  const Id selection = store_.upsert(SelectionRow{.run_id = base.run,
                                                   .problem_id = base.problem,
                                                   .span = "attention",
                                                   .handoff_in = "",

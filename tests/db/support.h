@@ -178,7 +178,7 @@ inline void fill(Store& store, const std::string& status = "complete") {
     }
     for (round.number = 0; round.number < 4; ++round.number) store.insert(round);
     store.finish_race(race, "complete");
-    store.insert(SelectionRow{
+    store.upsert(SelectionRow{
         .run_id = base.run, .problem_id = base.problem, .trial_id = round.order.front()});
   });
 }

@@ -127,7 +127,7 @@ class ReportTest : public testing::Test {
     row.tie_set = ties;
     row.rule = "fastest";
     row.status = status;
-    store_.insert(row);
+    store_.upsert(row);
   }
 
   /// Two shapes with pipelines, one span, failures of two kinds. `name` is a candidate of them.

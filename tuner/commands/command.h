@@ -3,6 +3,8 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <chrono>
+#include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -67,11 +69,19 @@ Hello local_hello(const std::string& target);
 /// Adds --json; `json` is set by parsing.
 void add_json(CLI::App& app, bool& json);
 /// Adds --db with its default.
-void add_database(CLI::App& app, std::string& file);
+CLI::Option* add_database(CLI::App& app, std::string& file);
 /// Opens for reading; throws db::Error.
 db::Store open_for_reading(const std::string& file);
 /// The run by number, or the last one; throws CommandError(kUsage) where there is none.
 db::RunRow find_run(const db::Store& store, int64_t number, const std::string& file);
+
+/// Throws CommandError(kUsage) where the output would replace the database or a file of its.
+void refuse_database(const std::filesystem::path& output, const std::string& database);
+/// "90s", "10m", "1.5h", "500ms"; a bare number is refused: nobody agrees on its unit. Throws
+/// CommandError(kUsage).
+std::chrono::duration<double> parse_duration(const std::string& option, const std::string& text);
+/// 0 to 2^64 - 1 in decimal; `otherwise` for an empty text. Throws CommandError(kUsage).
+uint64_t parse_seed(const std::string& text, uint64_t otherwise);
 
 /// Prints {schema: "muse.<name>", version: 1, ...fields}.
 void print_json(const std::string& name, nlohmann::json fields);

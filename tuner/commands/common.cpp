@@ -2,7 +2,9 @@
 // What commands share: config, target, timer, database, JSON.
 #include <fmt/format.h>
 
+#include <charconv>
 #include <filesystem>
+#include <limits>
 
 #include "tuner/commands/command.h"
 
@@ -109,8 +111,8 @@ void add_json(CLI::App& app, bool& json) {
   app.add_flag("--json", json, "Print JSON on standard output");
 }
 
-void add_database(CLI::App& app, std::string& file) {
-  app.add_option("--db", file, "Database file")->capture_default_str();
+CLI::Option* add_database(CLI::App& app, std::string& file) {
+  return app.add_option("--db", file, "Database file")->capture_default_str();
 }
 
 db::Store open_for_reading(const std::string& file) {
@@ -124,6 +126,43 @@ db::RunRow find_run(const db::Store& store, int64_t number, const std::string& f
       ExitCode::kUsage,
       number == 0 ? fmt::format("{}: no run in it; `muse-tune sweep CONFIG` makes one", file)
                   : fmt::format("{}: no run {}; `muse-tune status` lists them", file, number));
+}
+
+void refuse_database(const std::filesystem::path& output, const std::string& database) {
+  std::error_code ignored;
+  for (const char* ending : {"", ".lock", "-journal"}) {
+    const std::filesystem::path taken = database + ending;
+    if (!std::filesystem::equivalent(output, taken, ignored)) continue;
+    throw CommandError(ExitCode::kUsage, fmt::format("--out {}: that is the database's own file; "
+                                                     "choose another",
+                                                     printable(output.string())));
+  }
+}
+
+std::chrono::duration<double> parse_duration(const std::string& option, const std::string& text) {
+  const std::pair<const char*, double> units[] = {{"ms", 1e-3}, {"s", 1}, {"m", 60}, {"h", 3600}};
+  for (const auto& [unit, seconds] : units) {
+    if (!text.ends_with(unit)) continue;
+    const std::string number = text.substr(0, text.size() - std::string_view(unit).size());
+    if (number.empty() || number.find_first_not_of("0123456789.") != std::string::npos) continue;
+    double value = 0;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+    if (error != std::errc() || end != number.data() + number.size() || value <= 0) continue;
+    return std::chrono::duration<double>(value * seconds);
+  }
+  throw CommandError(ExitCode::kUsage, fmt::format("{} {}: not a duration; write 500ms, 90s, 10m "
+                                                   "or 2h",
+                                                   option, printable(text)));
+}
+
+uint64_t parse_seed(const std::string& text, uint64_t otherwise) {
+  if (text.empty()) return otherwise;
+  uint64_t seed = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+  if (error == std::errc() && end == text.data() + text.size()) return seed;
+  throw CommandError(ExitCode::kUsage,
+                     fmt::format("--seed {}: not a seed; use an integer from 0 to {}",
+                                 printable(text), std::numeric_limits<uint64_t>::max()));
 }
 
 void print_json(const std::string& name, nlohmann::json fields) {

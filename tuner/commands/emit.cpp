@@ -78,7 +78,7 @@ Emitted collect(const db::Store& store, const db::RunRow& run, const std::string
     const db::TrialRow trial = store.trial(selection.trial_id);
     const auto shape = parse_shape(store.problem(selection.problem_id).key);
     if (!shape) {
-      throw CommandError(ExitCode::kNotComparable,
+      throw CommandError(ExitCode::kEnvironment,
                          "run has a problem key that is none: " + shape.error());
     }
     const std::string pipeline = store.candidate(trial.key.candidate_id).key;
@@ -120,6 +120,7 @@ ExitCode run(const Options& options) {
   }
   const std::string text = dispatch_header(emitted.table);
   const std::filesystem::path file = std::filesystem::path(options.out) / "muse_dispatch.h";
+  refuse_database(file, options.database);
   db::write_atomically(file, text);
   const std::string hash = hash_hex(text);
   store.transaction([&] {

@@ -89,6 +89,7 @@ ExitCode run(Options options) {
   if (options.out.empty()) {
     print(text);
   } else {
+    refuse_database(options.out, options.database);
     db::write_atomically(options.out, text);
   }
   return ExitCode::kOk;

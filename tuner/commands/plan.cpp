@@ -83,13 +83,14 @@ Command plan_command() {
             };
             auto options = std::make_shared<Options>();
             options->add_to(app);
-            add_database(app, options->database);
+            const CLI::Option* database = add_database(app, options->database);
             add_json(app, options->json);
-            return [options] {
+            return [options, database] {
               const Spec spec = load_config(options->config);
               const Hello hello = local_hello(resolve_target(options->target));
               std::optional<db::Store> store;
-              if (std::filesystem::exists(options->database)) {
+              // Nothing swept yet is no fault; a file that was named must be there.
+              if (database->count() > 0 || std::filesystem::exists(options->database)) {
                 store = open_for_reading(options->database);
               }
               const Known known = [&](const Candidate& candidate, const Shape& shape,
@@ -100,7 +101,8 @@ Command plan_command() {
               const auto plan =
                   make_plan(spec, Registry::global(), hello.device_class, options->filter(), known);
               if (!plan) {
-                throw CommandError(ExitCode::kUsage, options->config + ": " + plan.error());
+                throw CommandError(ExitCode::kUsage,
+                                   printable(options->config) + ": " + plan.error());
               }
               print_plan(*plan, options->json);
               return ExitCode::kOk;

@@ -32,6 +32,7 @@ ExitCode run(Options options, bool out_given) {
     print(text);
     return ExitCode::kOk;
   }
+  refuse_database(options.out, options.database);
   db::write_atomically(options.out, text);
   say(fmt::format("{}: run {}, {} bytes", printable(options.out), chosen.id, text.size()));
   return ExitCode::kOk;

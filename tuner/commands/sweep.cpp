@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <signal.h>
 
-#include <charconv>
 #include <filesystem>
 
 #include "tuner/build_info.h"
@@ -29,26 +28,9 @@ void catch_stops() {
 
 struct Options : SelectionOptions {
   std::string database = "muse-tune.db", timer, budget, deadline = "2s";
-  std::optional<uint64_t> seed;
+  std::string seed;
   bool json = false, quiet = false, any_build = false;
 };
-
-// "90s", "10m", "1.5h", "500ms"; a bare number is refused: nobody agrees on its unit.
-std::chrono::duration<double> parse_duration(const std::string& option, const std::string& text) {
-  const std::pair<const char*, double> units[] = {{"ms", 1e-3}, {"s", 1}, {"m", 60}, {"h", 3600}};
-  for (const auto& [unit, seconds] : units) {
-    if (!text.ends_with(unit)) continue;
-    const std::string number = text.substr(0, text.size() - std::string_view(unit).size());
-    if (number.empty() || number.find_first_not_of("0123456789.") != std::string::npos) continue;
-    double value = 0;
-    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
-    if (error != std::errc() || end != number.data() + number.size() || value <= 0) continue;
-    return std::chrono::duration<double>(value * seconds);
-  }
-  throw CommandError(ExitCode::kUsage, fmt::format("{} {}: not a duration; write 500ms, 90s, 10m "
-                                                   "or 2h",
-                                                   option, printable(text)));
-}
 
 std::string speed_up(const Winner& winner) {
   const Selection& s = winner.selection;
@@ -116,12 +98,25 @@ void warn_about_build(bool any_build) {
                                  build_info().build_type));
 }
 
+// At most one word of it per 10 s: with several sweeps on one device every round may wait.
+std::function<void()> say_waiting(bool quiet) {
+  return [quiet, last = std::chrono::steady_clock::time_point()]() mutable {
+    const auto now = std::chrono::steady_clock::now();
+    if (quiet || (last.time_since_epoch().count() != 0 && now - last < std::chrono::seconds(10))) {
+      return;
+    }
+    last = now;
+    say("waiting: another process measures on this device");
+  };
+}
+
 ExitCode run(const Options& options) {
+  catch_stops();
   warn_about_build(options.any_build);
   const Spec spec = load_config(options.config);
   const std::string target = resolve_target(options.target);
   const profiler::Timer timer = resolve_timer(spec, options.timer, target);
-  SweepOptions sweep_options{.seed = options.seed.value_or(spec.measure.seed),
+  SweepOptions sweep_options{.seed = parse_seed(options.seed, spec.measure.seed),
                              .budget = std::nullopt,
                              .stop_signal = &stop_signal};
   if (!options.budget.empty()) sweep_options.budget = parse_duration("--budget", options.budget);
@@ -130,15 +125,13 @@ ExitCode run(const Options& options) {
   const Known nothing_known = [](const auto&...) { return std::optional<Outcome>(); };
   const auto plan = make_plan(spec, Registry::global(), local_hello(target).device_class,
                               options.filter(), nothing_known);
-  if (!plan) throw CommandError(ExitCode::kUsage, options.config + ": " + plan.error());
+  if (!plan) throw CommandError(ExitCode::kUsage, printable(options.config) + ": " + plan.error());
 
-  catch_stops();
   db::Store store = db::Store::open(options.database, db::Open::kCreate);
-  Supervisor supervisor(
-      {.target = target,
-       .deadline = sweep_options.deadline_floor,
-       .stop = &stop_signal,
-       .on_wait = [] { say("waiting: another process measures on this device"); }});
+  Supervisor supervisor({.target = target,
+                         .deadline = sweep_options.deadline_floor,
+                         .stop = &stop_signal,
+                         .on_wait = say_waiting(options.quiet)});
   const auto hello = supervisor.hello();
   if (!hello) {
     if (stop_signal != 0) return exit_code(SweepResult{.stop_signal = stop_signal});

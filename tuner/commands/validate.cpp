@@ -10,7 +10,7 @@ namespace muse::tuner {
 namespace {
 
 struct Options : SelectionOptions {
-  std::optional<uint64_t> seed;
+  std::string seed, deadline = "60s";
   bool json = false, quiet = false;
 };
 
@@ -62,8 +62,10 @@ ExitCode run(const Options& options) {
   const Known nothing_known = [](const auto&...) { return std::optional<Outcome>(); };
   const auto plan = make_plan(spec, Registry::global(), local_hello(target).device_class,
                               options.filter(), nothing_known);
-  if (!plan) throw CommandError(ExitCode::kUsage, options.config + ": " + plan.error());
-  Supervisor supervisor({.target = target, .deadline = std::chrono::minutes(1)});
+  if (!plan) throw CommandError(ExitCode::kUsage, printable(options.config) + ": " + plan.error());
+  Supervisor supervisor({.target = target,
+                         .deadline = std::chrono::duration_cast<std::chrono::milliseconds>(
+                             parse_duration("--deadline", options.deadline))});
   ProgressLine progress(!options.quiet);
   std::vector<std::vector<std::string>> rows{{"outcome", "candidate", "problem", "reason"}};
   nlohmann::json verdicts = nlohmann::json::array();
@@ -72,7 +74,7 @@ ExitCode run(const Options& options) {
   for (const PlanItem& item : plan->items) {
     if (item.regime != spec.measure.regimes.front()) continue;  // right does not depend on it
     const Verdict verdict = judge(supervisor, item, plan->shapes[item.shape].shape,
-                                  options.seed.value_or(spec.measure.seed));
+                                  parse_seed(options.seed, spec.measure.seed));
     progress.update(verdict.candidate, ++done / static_cast<double>(plan->items.size()));
     ++counts[verdict.outcome];
     verdicts.push_back(to_json(verdict));
@@ -99,6 +101,9 @@ Command validate_command() {
             auto options = std::make_shared<Options>();
             options->add_to(app);
             app.add_option("--seed", options->seed, "Seed of the inputs; default: the config's");
+            app.add_option("--deadline", options->deadline,
+                           "Time a launch may take before it counts as hung")
+                ->capture_default_str();
             app.add_flag("--quiet", options->quiet, "No progress");
             add_json(app, options->json);
             return [options] { return run(*options); };
