@@ -253,7 +253,7 @@ TEST_F(ReportTest, WarnsWhereFiguresDoNotSayWhatTheySeemTo) {
     const db::Id t = trial(p, "gate/scalar", "gate", "degraded");
     race(p, "gate", {{t, 100}}, "events");
     select(p, "gate", t, 0, 100, 0, "degraded", "[]");
-    select(p, "gate", t, 0, 100, 0, "inconclusive", "[]");
+    select(p, "attention", t, 0, 100, 0, "inconclusive", "[]");
     db::QuarantineRow quarantine;
     quarantine.device_id = device_id_;
     quarantine.code_hash = "dead";
