@@ -18,18 +18,21 @@
 #include "tuner/session.h"
 #include "tuner/supervisor.h"
 
-// Sanitizers map their shadow as private data, which a limit on data would refuse.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define MUSE_SHADOW_MEMORY 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || \
-    __has_feature(memory_sanitizer)
-#define MUSE_SHADOW_MEMORY 1
-#endif
+#ifndef __has_feature
+#define __has_feature(x) 0
 #endif
 
 namespace muse::tuner {
 namespace {
+
+// Sanitizers map their shadow as private data, which a limit on data would refuse.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) ||       \
+    __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || \
+    __has_feature(memory_sanitizer)
+constexpr bool kShadowMemory = true;
+#else
+constexpr bool kShadowMemory = false;
+#endif
 
 enum ExitStatus { kQuit = 0, kBrokenWorld = 1, kOrphan = 2 };
 
@@ -56,14 +59,11 @@ void lower_limit(int resource, rlim_t value) {
 void limit_damage(bool host) {
   lower_limit(RLIMIT_CORE, 0);  // a core of a 1 GiB pool takes longer than the deadline
   std::ofstream("/proc/self/oom_score_adj") << 500;
-#ifndef MUSE_SHADOW_MEMORY
   // With CUDA the driver reserves more address space than the machine has memory.
-  if (const auto available = available_memory_bytes(); host && available) {
+  if (!host || kShadowMemory) return;
+  if (const auto available = available_memory_bytes()) {
     lower_limit(RLIMIT_DATA, static_cast<rlim_t>(*available));
   }
-#else
-  static_cast<void>(host);
-#endif
 }
 
 bool send_all(int fd, std::string_view bytes) {

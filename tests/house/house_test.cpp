@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "tests/fakes/command.h"
+#include "tests/fakes/sanitized.h"
 #include "variants/registry.h"
 
 namespace muse {
@@ -113,9 +114,7 @@ TEST(House, EverySourceStartsWithLicenceAndPurpose) {
 
 // A binary built on Debian 12 runs on any distribution at least as new, with nothing installed.
 TEST(House, BinaryNeedsOnlyLibcAndLibm) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers bring libraries of their own";
-#endif
+  if (fakes::kSanitized) GTEST_SKIP() << "sanitizers bring libraries of their own";
   const fakes::CommandResult dynamic = fakes::run_command({"readelf", "-d", "--wide", MUSE_TUNE});
   if (dynamic.exit_code == 127) GTEST_SKIP() << "readelf (binutils) is not installed";
   ASSERT_EQ(dynamic.exit_code, 0) << dynamic.err;
@@ -133,9 +132,7 @@ TEST(House, BinaryNeedsOnlyLibcAndLibm) {
 }
 
 TEST(House, BinaryBuiltOnDebian12NeedsGlibc236AtMost) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers bring symbols of their own";
-#endif
+  if (fakes::kSanitized) GTEST_SKIP() << "sanitizers bring symbols of their own";
 #if __GLIBC__ == 2 && __GLIBC_MINOR__ > 36
   GTEST_SKIP() << "built against a newer glibc";
 #endif

@@ -15,6 +15,7 @@
 #include <memory>
 #include <thread>
 
+#include "tests/fakes/sanitized.h"
 #include "tuner/device_lock.h"
 #include "tuner/plan.h"
 #include "tuner/process.h"
@@ -23,19 +24,10 @@
 namespace muse::tuner {
 namespace {
 
+using fakes::kSanitized;
 using std::chrono::milliseconds;
 
-#ifndef __has_feature
-#define __has_feature(x) 0
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || \
-    __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-constexpr bool kSanitized = true;
-constexpr milliseconds kDeadline{5000};
-#else
-constexpr bool kSanitized = false;
-constexpr milliseconds kDeadline{500};
-#endif
+constexpr milliseconds kDeadline{kSanitized ? 5000 : 500};
 /// The longest that a loss may take: deadline, grace, kill, and a machine with other work.
 constexpr milliseconds kPatience = kDeadline + milliseconds(2500);
 
