@@ -235,15 +235,20 @@ class Validation {
       }
     }
     if (sight_.partials) judge_split_lse(run, *exact, fill);
+    // Partials in memory part the stages: attention answers for them, a combine behind it for O, so
+    // that neither pays for the other's rounding.
+    const std::string buffer = sight_.partials ? "partial_o" : sight_.o;
     std::vector<double> got;
-    std::string buffer = sight_.o;
-    if (!sight_.o.empty()) {
-      const auto o = run.read<uint16_t>(sight_.o);
-      got = of_pairs(*exact, [&](size_t i) { return bf16_to_f32(o[i]); });
-    } else {
-      buffer = "partial_o";
+    if (sight_.partials) {
       const std::vector<double> o = combined(run.partials(), feed.partials, data);
       got = of_pairs(*exact, [&](size_t i) { return o[i]; });
+      if (!sight_.o.empty()) {
+        record(Gate::kAttention, fill,
+               judge_combine(sight_.o, problem().head_dim, o, run.read<uint16_t>(sight_.o)));
+      }
+    } else {
+      const auto o = run.read<uint16_t>(sight_.o);
+      got = of_pairs(*exact, [&](size_t i) { return bf16_to_f32(o[i]); });
     }
     record(Gate::kAttention, fill, judge_attention(buffer, problem(), precision, *exact, got));
   }

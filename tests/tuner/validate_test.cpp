@@ -178,6 +178,27 @@ TEST(Validate, EveryRegisteredHostVariantIsRightAtItsDefault) {
   }
 }
 
+// Two roundings in a row, of the Partials and of O, are no fault of either stage.
+TEST(Validate, AcceptsBf16PartialsInAWholePipeline) {
+  for (const int64_t q_len : {1, 8}) {
+    Problem problem;
+    problem.q_len = q_len;
+    problem.window = 2048;
+    problem.rope_theta = 500000;
+    const Shape shape = uniform_shape(problem, 512);
+    for (const char* splits : {"2", "4", "8"}) {
+      const auto chain = Registry::global().parse_chain(
+          std::string("prepare/scalar + attention/simd:partial_bits=16,splits=") + splits +
+          ",threads=1,tile_kv=64 + combine/scalar + gate/scalar");
+      ASSERT_TRUE(chain) << chain.error();
+      for (const uint64_t seed : {1, 2, 3}) {
+        const ValidationReport report = validate(host(), *chain, shape, {.seed = seed});
+        EXPECT_EQ(report.outcome, Outcome::kOk) << report.reason;
+      }
+    }
+  }
+}
+
 TEST(Validate, JudgesTheGatesThatTheSpanTouchesWithEachFillThatMatters) {
   const auto judged = [](const Chain& chain) {
     std::string text;
