@@ -195,7 +195,7 @@ std::optional<GateFailure> judge_written(std::string_view buffer, Element elemen
     const double value = element_value(element, got, i);
     const bool poisoned = std::all_of(got.begin() + i * size, got.begin() + (i + 1) * size,
                                       [](uint8_t byte) { return byte == kPoisonByte; });
-    if (poisoned) return fail(buffer, i, value, 0, 0, "element never written");
+    if (poisoned) return fail(buffer, i, value, 0, 0, "never written, or a NaN that was read");
     if (std::isnan(value) && element != Element::kE4m3) {
       return fail(buffer, i, value, 0, 0, "NaN");
     }

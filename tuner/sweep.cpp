@@ -144,6 +144,11 @@ bool Sweeper::sweep_span(const RaceGroup& group, const std::vector<Candidate>& c
       if (c.span().last != Stage::kAttention) continue;
       producers.try_emplace(c.variant->produces(problem, c.configuration), Chain{c});
     }
+    // A filter may leave the combines alone: then the base feeds them.
+    for (const Candidate& c : plan_.base) {
+      if (!producers.empty() || c.span().last != Stage::kAttention) continue;
+      producers.try_emplace(c.variant->produces(problem, c.configuration), Chain{c});
+    }
   } else {
     producers.try_emplace(Handoff{}, Chain{});
   }

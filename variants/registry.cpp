@@ -182,6 +182,14 @@ const Variant& Registry::add(Variant variant) {
   return variants_.emplace_back(std::move(variant));
 }
 
+const Variant& Registry::add_stem(std::string_view stem, Variant variant) {
+  if (variant.name != stem) {
+    throw std::logic_error(
+        fmt::format("the stem registered as '{}' names its variant '{}'", stem, variant.name));
+  }
+  return add(std::move(variant));
+}
+
 std::vector<const Variant*> Registry::all() const { return match("*"); }
 
 const Variant* Registry::find(std::string_view name) const {

@@ -24,6 +24,9 @@ class Registry {
   /// default configuration that is not legal or whose span does not fit the folder.
   const Variant& add(Variant variant);
 
+  /// The same for a stem: also throws where the variant calls itself something else.
+  const Variant& add_stem(std::string_view stem, Variant variant);
+
   /// Ordered by name.
   std::vector<const Variant*> all() const;
   const Variant* find(std::string_view name) const;
@@ -53,15 +56,15 @@ std::optional<std::string> code_hash(const Variant& variant);
 /// In a stem, outside every namespace: MUSE_REGISTER_VARIANT(attention, scalar, make_variant())
 /// defines muse::variant_attention_scalar(), which production code names to link this stem, and
 /// registers it.
-#define MUSE_REGISTER_VARIANT(stage, stem, ...)                                             \
-  namespace muse {                                                                          \
-  const Variant& variant_##stage##_##stem() {                                               \
-    static const Variant& variant = Registry::global().add(__VA_ARGS__);                    \
-    return variant;                                                                         \
-  }                                                                                         \
-  namespace {                                                                               \
-  [[maybe_unused]] const Variant& registered_##stage##_##stem = variant_##stage##_##stem(); \
-  }                                                                                         \
+#define MUSE_REGISTER_VARIANT(stage, stem, ...)                                                 \
+  namespace muse {                                                                              \
+  const Variant& variant_##stage##_##stem() {                                                   \
+    static const Variant& variant = Registry::global().add_stem(#stage "/" #stem, __VA_ARGS__); \
+    return variant;                                                                             \
+  }                                                                                             \
+  namespace {                                                                                   \
+  [[maybe_unused]] const Variant& registered_##stage##_##stem = variant_##stage##_##stem();     \
+  }                                                                                             \
   }
 
 }  // namespace muse

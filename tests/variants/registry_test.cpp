@@ -218,6 +218,12 @@ TEST(Registry, ChecksThatFoldersAndSpansAgree) {
   EXPECT_EQ(refusal(make<Stage::kCombine, Stage::kGate, HandoffKind::kOut>("combine/gated")), "");
 }
 
+TEST(Registry, RefusesAStemThatCallsItselfSomethingElse) {
+  Registry registry;
+  EXPECT_NO_THROW(registry.add_stem("attention/mock", attention()));
+  EXPECT_THROW(registry.add_stem("attention/other", attention()), std::logic_error);
+}
+
 TEST(Registry, RefusesATakenName) {
   Registry registry;
   registry.add(gate());

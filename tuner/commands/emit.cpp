@@ -143,6 +143,14 @@ ExitCode run(const Options& options) {
     print(file.string() + "\n");
     say(fmt::format("{} rows of run {}, regime {}", emitted.table.rows.size(), chosen.id, regime));
   }
+  for (const char* filter : {" --stage ", " --variant ", " --shape "}) {
+    if (chosen.command.find(filter) == std::string::npos) continue;
+    say(
+        fmt::format("warning: run {} looked at a part only ({}); --run N emits another one, "
+                    "`muse-tune status` lists them",
+                    chosen.id, printable(chosen.command)));
+    break;
+  }
   if (chosen.status != "complete") say(fmt::format("run {} is {}", chosen.id, chosen.status));
   return ExitCode::kOk;
 }

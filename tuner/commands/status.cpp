@@ -16,7 +16,7 @@ struct Options {
 ExitCode run(const Options& options) {
   const db::Store store = open_for_reading(options.database);
   nlohmann::json runs = nlohmann::json::array();
-  std::vector<std::vector<std::string>> run_rows{{"run", "started", "status", "config", "device"}};
+  std::vector<std::vector<std::string>> run_rows{{"run", "started", "status", "device", "command"}};
   for (const db::RunRow& r : store.runs()) {
     const std::string device = store.device(r.device_id).name;
     runs.push_back({{"id", r.id},
@@ -26,7 +26,7 @@ ExitCode run(const Options& options) {
                     {"config", r.config_path},
                     {"command", r.command},
                     {"device", device}});
-    run_rows.push_back({std::to_string(r.id), r.started, r.status, r.config_path, device});
+    run_rows.push_back({std::to_string(r.id), r.started, r.status, device, r.command});
   }
   const db::RunRow chosen = find_run(store, options.run, options.database);
   std::map<std::string, int> states;
@@ -35,7 +35,10 @@ ExitCode run(const Options& options) {
   for (const db::Store::RunTrial& t : store.run_trials(chosen.id)) {
     ++states[t.trial.state];
     const std::optional<Outcome> outcome = parse_outcome(t.trial.state);
-    if (!outcome || is_measured(*outcome) || !is_final(*outcome)) continue;
+    if (!outcome || is_measured(*outcome) || !is_final(*outcome) ||
+        *outcome == Outcome::kUnsupported) {
+      continue;  // no failure: the plan says why it is not tried
+    }
     failures.push_back({{"state", t.trial.state},
                         {"candidate", t.candidate.key},
                         {"problem", t.problem.key},

@@ -31,7 +31,7 @@ Support check_host(const Problem& problem, const DeviceClass& device, int64_t th
   }
   if (problem.head_dim % dim_multiple != 0 || problem.head_dim > 256) {
     return Support::no(
-        fmt::format("head_dim {} is no multiple of {} up to 256", problem.head_dim, dim_multiple));
+        fmt::format("head_dim {}: only multiples of {} up to 256", problem.head_dim, dim_multiple));
   }
   return Support::yes();
 }
