@@ -100,7 +100,6 @@ std::optional<StoredRace> replay(const db::RaceRow& row, const std::vector<db::R
     const std::vector<double> ns = samples_of(*order, stored.trials, round);
     if (ns.size() != order->entrants.size()) return std::nullopt;
     stored.race.add(*order, {.ns = ns, .rejected = round.rejected});
-    ++stored.rounds;
   }
   return stored;
 }

@@ -18,7 +18,6 @@ struct StoredRace {
   int base = -1;
   RaceRules rules;
   Race race{0, -1, {}};
-  int rounds = 0;
 };
 
 /// The text of db::RaceRow::rules: entrants by trial, who is the base, and the rules (seed and

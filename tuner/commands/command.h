@@ -72,6 +72,8 @@ void add_json(CLI::App& app, bool& json);
 CLI::Option* add_database(CLI::App& app, std::string& file);
 /// Opens for reading; throws db::Error.
 db::Store open_for_reading(const std::string& file);
+/// The same as one moment's copy, for long readers beside a sweep that writes.
+db::Store open_snapshot(const std::string& file);
 /// The run by number, or the last one; throws CommandError(kUsage) where there is none.
 db::RunRow find_run(const db::Store& store, int64_t number, const std::string& file);
 

@@ -119,6 +119,8 @@ db::Store open_for_reading(const std::string& file) {
   return db::Store::open(file, db::Open::kRead);
 }
 
+db::Store open_snapshot(const std::string& file) { return open_for_reading(file).snapshot(); }
+
 db::RunRow find_run(const db::Store& store, int64_t number, const std::string& file) {
   const std::optional<db::RunRow> run = number == 0 ? store.last_run() : store.run(number);
   if (run) return *run;

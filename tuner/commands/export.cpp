@@ -59,7 +59,7 @@ nlohmann::json json_rows(const db::Store::Table& table) {
 }
 
 ExitCode run(Options options) {
-  const db::Store store = open_for_reading(options.database);
+  const db::Store store = open_snapshot(options.database);
   const std::vector<std::string> names = store.table_names();
   if (!options.table.empty() &&
       std::find(names.begin(), names.end(), options.table) == names.end()) {

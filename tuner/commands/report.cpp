@@ -17,7 +17,7 @@ struct Options {
 };
 
 ExitCode run(Options options, bool out_given) {
-  const db::Store store = open_for_reading(options.database);
+  const db::Store store = open_snapshot(options.database);
   const db::RunRow chosen = find_run(store, options.run, options.database);
   if (options.json) options.format = "json";
   std::string text;

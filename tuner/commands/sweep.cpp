@@ -90,7 +90,7 @@ nlohmann::json to_json(const SweepResult& result, const Records& records) {
           {"rounds", result.rounds},     {"out_of_budget", result.out_of_budget}};
 }
 
-void warn_about_build(bool any_build) {
+void require_release_build(bool any_build) {
   if (build_info().build_type == "Release" || any_build) return;
   throw CommandError(ExitCode::kUsage,
                      fmt::format("this is a {} build: its times say nothing about production; "
@@ -112,7 +112,7 @@ std::function<void()> say_waiting(bool quiet) {
 
 ExitCode run(const Options& options) {
   catch_stops();
-  warn_about_build(options.any_build);
+  require_release_build(options.any_build);
   const Spec spec = load_config(options.config);
   const std::string target = resolve_target(options.target);
   const profiler::Timer timer = resolve_timer(spec, options.timer, target);
