@@ -2,6 +2,8 @@
 // Which host this is, and what its clock did while something was measured.
 #include "profiler/device_instance.h"
 
+#include "profiler/clock_reading.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <stdlib.h>
@@ -105,8 +107,8 @@ DeviceInstance host_device_instance() {
           .clock_policy = governor()};
 }
 
-HostClock read_host_clock() {
-  HostClock clock{.cpu_mhz = mean_cpu_mhz()};
+ClockReading read_host_clock() {
+  ClockReading clock{.cpu_mhz = mean_cpu_mhz()};
   double load = 0;
   if (getloadavg(&load, 1) == 1) clock.load = load;
   return clock;

@@ -18,11 +18,4 @@ struct DeviceInstance {
 
 DeviceInstance host_device_instance();
 
-/// What the host looked like while a round ran. Empty optional-like fields are negative.
-struct HostClock {
-  double cpu_mhz = -1;  ///< mean over the CPUs, from /proc/cpuinfo or cpufreq
-  double load = -1;     ///< 1-minute load average
-};
-HostClock read_host_clock();
-
 }  // namespace muse::profiler

@@ -79,7 +79,8 @@ HostSampler::HostSampler() : step_ns_(measure_step_ns()) {}
 
 std::string HostSampler::version() const { return "host-1 CLOCK_MONOTONIC_RAW"; }
 
-Sample HostSampler::take(const std::function<void()>& before, const std::function<void()>& work) {
+Sample HostSampler::take(const std::function<void()>& before, const std::function<void()>& work,
+                         const std::vector<std::string>& /*kernels*/) {
   before();
   const int64_t start = now_ns();
   work();

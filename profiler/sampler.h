@@ -35,8 +35,10 @@ class Sampler {
   virtual double step_ns() const = 0;
   /// Changes when a sample would mean something else; part of the protocol hash.
   virtual std::string version() const = 0;
-  /// Runs `before` untimed (predecessor, then eviction), then times `work`.
-  virtual Sample take(const std::function<void()>& before, const std::function<void()>& work) = 0;
+  /// Runs `before` untimed (predecessor, then eviction), then times `work`. `kernels`: symbols of
+  /// what `work` runs on a GPU, in order; a sample of anything else is rejected. The host has none.
+  virtual Sample take(const std::function<void()>& before, const std::function<void()>& work,
+                      const std::vector<std::string>& kernels) = 0;
 };
 
 /// A sample from two readings of one clock; rejected where no time has passed or time went back.
@@ -49,7 +51,8 @@ class HostSampler final : public Sampler {
   Timer timer() const override { return Timer::kHost; }
   double step_ns() const override { return step_ns_; }
   std::string version() const override;
-  Sample take(const std::function<void()>& before, const std::function<void()>& work) override;
+  Sample take(const std::function<void()>& before, const std::function<void()>& work,
+              const std::vector<std::string>& kernels) override;
 
  private:
   double step_ns_;

@@ -3,14 +3,18 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "profiler/clock_reading.h"
 #include "profiler/device_instance.h"
 #include "profiler/sampler.h"
 #include "tuner/outcome.h"
+#include "variants/reference/reference.h"
 #include "variants/variant.h"
 
 namespace muse::tuner {
@@ -23,13 +27,32 @@ class TrialError : public std::runtime_error {
   Outcome outcome;  ///< kCompileFailed, kLaunchFailed, kOom, ...
 };
 
-/// One candidate bound to buffers: its launches in order.
+/// The device has failed under this process (illegal access, trap, ...): nothing more can run in
+/// it. Passes through every handler; the worker ends with it.
+class DeviceFault : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// The target, or the timer on it, cannot be had at all.
+class TargetError : public std::runtime_error {
+ public:
+  enum class Kind : uint8_t { kDevice, kTimer };
+  TargetError(Kind kind, int code, const std::string& what)
+      : std::runtime_error(what), kind(kind), code(code) {}
+  Kind kind;
+  int code;  ///< CUDA's or CUPTI's; 0 where there is none
+};
+
+/// Launches in order: one candidate bound to buffers, or several captured into one graph.
 class Program {
  public:
   virtual ~Program() = default;
   virtual int launches() const = 0;
   /// Enqueues launch number `launch`; the host runs it to its end.
   virtual void launch(int launch) = 0;
+  /// Symbols of the kernels that all launches together run, in order; empty on the host.
+  virtual std::vector<std::string> kernels() const = 0;
 };
 
 class Backend {
@@ -38,6 +61,8 @@ class Backend {
   virtual TargetKind target() const = 0;
   virtual const DeviceClass& device_class() const = 0;
   virtual const profiler::DeviceInstance& device_instance() const = 0;
+  /// What made the code that runs: "nvrtc 13.0"; host: the compiler. Part of a trial's key.
+  virtual std::string toolkit() const = 0;
 
   /// 256-byte aligned. Throws TrialError(kOom) with requested and free bytes.
   virtual void* allocate(int64_t bytes) = 0;
@@ -45,20 +70,48 @@ class Backend {
   virtual void upload(void* target, const void* host, int64_t bytes) = 0;
   virtual void download(void* host, const void* target, int64_t bytes) = 0;
   virtual void fill(void* target, uint8_t byte, int64_t bytes) = 0;
-  /// Waits for everything enqueued; throws TrialError where the device reports a fault.
+  /// Both on the target, not overlapping.
+  virtual void copy(void* target, const void* source, int64_t bytes) = 0;
+  /// Offset of the first byte that differs, both on the target; -1 where none does.
+  virtual int64_t first_difference(const void* a, const void* b, int64_t bytes) = 0;
+  /// Waits for everything enqueued; throws DeviceFault where the device reports one.
   virtual void synchronize() = 0;
 
   /// `workspace` holds geometry().workspace.bytes (twice that if double-buffered).
   virtual std::unique_ptr<Program> bind(const Candidate& candidate, const Problem& problem,
                                         const Buffers& buffers, void* workspace) = 0;
+  /// One program of one launch that runs the given ones in order: a captured graph, with
+  /// programmatic edges where `pdl` is set and both sides allow it. They must outlive it. Null
+  /// where the target has no graphs: there they are launched one by one.
+  virtual std::unique_ptr<Program> capture(const std::vector<Program*>& programs, bool pdl) = 0;
+
+  /// Attention of all (request, head) pairs on the target at double precision, and the FA3
+  /// emulation; inputs as in Buffers, on the target. Both are ordered as reference::Pair orders.
+  /// nullopt on the host, whose reference samples pairs.
+  struct TargetTruth {
+    reference::Attention exact, emulated;
+  };
+  virtual std::optional<TargetTruth> attention_truth(const Problem& problem,
+                                                     const Buffers& buffers) = 0;
+
   virtual profiler::Sampler& sampler() = 0;
-  /// Puts the caches into the regime's state before a sample.
+  /// Puts the caches into the regime's state before a sample; enqueued on a GPU.
   virtual void flush_caches() = 0;
+  virtual profiler::ClockReading read_clock() = 0;
   /// Regime recipe, flush and sampler version; part of the protocol hash.
   virtual std::string protocol() const = 0;
 };
 
 /// The CPU as a target.
 std::unique_ptr<Backend> make_host_backend();
+
+struct CudaOptions {
+  int device = 0;  ///< ordinal among the visible ones
+  profiler::Timer timer = profiler::Timer::kCupti;
+  std::filesystem::path cache;  ///< cubins
+  std::string toolkit;          ///< that those were compiled with
+};
+/// A GPU as a target. Throws TargetError; in a build without CUDA always.
+std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options);
 
 }  // namespace muse::tuner

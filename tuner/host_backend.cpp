@@ -14,6 +14,7 @@
 
 #include "profiler/host_cache.h"
 #include "tuner/backend.h"
+#include "tuner/build_info.h"
 
 namespace muse::tuner {
 namespace {
@@ -102,6 +103,7 @@ class HostProgram final : public Program {
   void launch(int launch) override {
     variant_.host_entry(arguments_.at(static_cast<size_t>(launch)), launch);
   }
+  std::vector<std::string> kernels() const override { return {}; }
 
  private:
   const Variant& variant_;
@@ -118,6 +120,7 @@ class HostBackend final : public Backend {
   TargetKind target() const override { return TargetKind::kHost; }
   const DeviceClass& device_class() const override { return class_; }
   const profiler::DeviceInstance& device_instance() const override { return instance_; }
+  std::string toolkit() const override { return build_info().toolkit; }
 
   void* allocate(int64_t bytes) override {
     const int64_t available = available_bytes();
@@ -148,6 +151,14 @@ class HostBackend final : public Backend {
   void fill(void* target, uint8_t byte, int64_t bytes) override {
     std::memset(target, byte, static_cast<size_t>(bytes));
   }
+  void copy(void* target, const void* source, int64_t bytes) override {
+    if (bytes > 0) std::memcpy(target, source, static_cast<size_t>(bytes));
+  }
+  int64_t first_difference(const void* a, const void* b, int64_t bytes) override {
+    if (bytes <= 0 || std::memcmp(a, b, static_cast<size_t>(bytes)) == 0) return -1;
+    const auto* first = static_cast<const uint8_t*>(a);
+    return std::mismatch(first, first + bytes, static_cast<const uint8_t*>(b)).first - first;
+  }
   void synchronize() override {}  // a launch has run to its end when it returns
 
   std::unique_ptr<Program> bind(const Candidate& candidate, const Problem& problem,
@@ -166,7 +177,13 @@ class HostBackend final : public Backend {
     return std::make_unique<HostProgram>(variant, std::move(arguments));
   }
 
+  std::unique_ptr<Program> capture(const std::vector<Program*>&, bool) override { return nullptr; }
+  std::optional<TargetTruth> attention_truth(const Problem&, const Buffers&) override {
+    return std::nullopt;
+  }
+
   profiler::Sampler& sampler() override { return sampler_; }
+  profiler::ClockReading read_clock() override { return profiler::read_host_clock(); }
 
   void flush_caches() override {
     std::vector<std::span<const std::byte>> ranges;
@@ -185,10 +202,6 @@ class HostBackend final : public Backend {
   }
 
  private:
-  static void copy(void* to, const void* from, int64_t bytes) {
-    if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
-  }
-
   /// Made at the first flush: a worker that validates only needs none.
   profiler::HostCache& cache() {
     if (!cache_) cache_ = std::make_unique<profiler::HostCache>(last_level_bytes_);

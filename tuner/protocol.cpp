@@ -147,6 +147,7 @@ Json to_json(const Hello& hello) {
           {"pid", hello.pid},
           {"step_ns", number(hello.step_ns)},
           {"protocol", hello.protocol},
+          {"toolkit", hello.toolkit},
           {"device_class",
            {{"model", device.model},
             {"host", device.host},
@@ -185,7 +186,8 @@ Hello read_hello(const Json& json) {
                               .driver = read_text(instance, "driver"),
                               .clock_policy = read_text(instance, "clock_policy")},
           .step_ns = read_number(json, "step_ns"),
-          .protocol = read_text(json, "protocol")};
+          .protocol = read_text(json, "protocol"),
+          .toolkit = read_text(json, "toolkit")};
 }
 
 Json to_json(const GateResult& result) {
@@ -262,13 +264,26 @@ Json to_json(const RoundReply& reply) {
   }
   return {{"kind", "round"},
           {"samples", samples},
-          {"cpu_mhz", number(reply.cpu_mhz)},
-          {"load", number(reply.load)}};
+          {"clock",
+           {{"cpu_mhz", number(reply.clock.cpu_mhz)},
+            {"load", number(reply.clock.load)},
+            {"sm_mhz", number(reply.clock.sm_mhz)},
+            {"memory_mhz", number(reply.clock.memory_mhz)},
+            {"power_w", number(reply.clock.power_w)},
+            {"temperature_c", number(reply.clock.temperature_c)},
+            {"reason_bits", reply.clock.reason_bits}}}};
 }
 
 RoundReply read_round_reply(const Json& json) {
-  RoundReply reply{
-      .samples = {}, .cpu_mhz = read_number(json, "cpu_mhz"), .load = read_number(json, "load")};
+  const Json& clock = member(json, "clock");
+  RoundReply reply{.samples = {},
+                   .clock = {.cpu_mhz = read_number(clock, "cpu_mhz"),
+                             .load = read_number(clock, "load"),
+                             .sm_mhz = read_number(clock, "sm_mhz"),
+                             .memory_mhz = read_number(clock, "memory_mhz"),
+                             .power_w = read_number(clock, "power_w"),
+                             .temperature_c = read_number(clock, "temperature_c"),
+                             .reason_bits = read_integer<int64_t>(clock, "reason_bits")}};
   for (const Json& one : read_list(json, "samples")) {
     RoundReply::One sample{.span_ns = read_number(one, "span_ns"),
                            .rejected = read_text(one, "rejected"),
@@ -280,7 +295,12 @@ RoundReply read_round_reply(const Json& json) {
   return reply;
 }
 
-Json to_json(const Refusal& refusal) { return {{"kind", "refusal"}, {"reason", refusal.reason}}; }
+Json to_json(const Refusal& refusal) {
+  return {{"kind", "refusal"},
+          {"reason", refusal.reason},
+          {"what", refusal.what},
+          {"code", refusal.code}};
+}
 
 template <class Message>
 std::string encode_message(const Message& message) {
@@ -303,7 +323,10 @@ Reply read_reply(const Json& json) {
   if (kind == "hello") return read_hello(json);
   if (kind == "validation") return read_report(json);
   if (kind == "round") return read_round_reply(json);
-  if (kind == "refusal") return Refusal{read_text(json, "reason")};
+  if (kind == "refusal")
+    return Refusal{.reason = read_text(json, "reason"),
+                   .what = read_text(json, "what"),
+                   .code = read_integer<int>(json, "code")};
   throw Malformed(fmt::format("unknown reply '{}'", plain_text(kind)));
 }
 

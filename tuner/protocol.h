@@ -70,6 +70,7 @@ struct Hello {
   profiler::DeviceInstance device_instance;
   double step_ns = 0;
   std::string protocol;  ///< Backend::protocol()
+  std::string toolkit;   ///< Backend::toolkit()
   bool operator==(const Hello&) const = default;
 };
 
@@ -80,12 +81,14 @@ struct RoundReply {
     std::string outcome, reason;  ///< not empty: a TrialError's
   };
   std::vector<One> samples;  ///< one per entry of order
-  double cpu_mhz = -1, load = -1;
+  profiler::ClockReading clock;  ///< at its end
 };
 
-/// The request makes no sense to the worker, or its device cannot be had; the worker lives on.
+/// The request makes no sense to the worker, or its target cannot be had; the worker lives on.
 struct Refusal {
   std::string reason;
+  std::string what;  ///< "device" or "timer" where a TargetError is behind it, else empty
+  int code = 0;      ///< the TargetError's
   bool operator==(const Refusal&) const = default;
 };
 

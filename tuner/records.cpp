@@ -188,7 +188,7 @@ db::Id Records::candidate_id(const Chain& chain) {
 
 db::TrialKey Records::trial_key(const Chain& chain, const RaceGroup& group) {
   return {.device_id = device_,
-          .toolkit = build_info().toolkit,
+          .toolkit = hello_.toolkit,
           .code_hash = code_hash(chain),
           .candidate_id = candidate_id(chain),
           .handoff_in = key(group.handoff),
@@ -291,8 +291,16 @@ int64_t Records::next_number(db::Id race) {
 
 void Records::add_round(db::Id race, const std::vector<Entrant>& entrants, const RoundOrder& order,
                         const RoundReply& reply, const RoundSamples& samples) {
-  db::RoundRow row{
-      .race_id = race, .number = next_number(race), .final = order.final, .cpu_mhz = reply.cpu_mhz};
+  const profiler::ClockReading& clock = reply.clock;
+  db::RoundRow row{.race_id = race,
+                   .number = next_number(race),
+                   .final = order.final,
+                   .cpu_mhz = clock.cpu_mhz,
+                   .sm_mhz = clock.sm_mhz,
+                   .memory_mhz = clock.memory_mhz,
+                   .power_w = clock.power_w,
+                   .temperature_c = clock.temperature_c,
+                   .reason_bits = clock.reason_bits};
   std::map<db::Id, size_t> at;
   for (size_t i = 0; i < order.entrants.size(); ++i) {
     const Entrant& entrant = entrants[order.entrants[i]];
@@ -354,7 +362,7 @@ std::optional<db::TrialRow> find_trial(const db::Store& store, const Hello& hell
   const std::optional<db::Id> candidate = store.find_candidate(candidate_row(chain));
   if (!device || !problem || !candidate) return std::nullopt;
   return store.find_trial({.device_id = *device,
-                           .toolkit = build_info().toolkit,
+                           .toolkit = hello.toolkit,
                            .code_hash = code_hash(chain),
                            .candidate_id = *candidate,
                            .handoff_in = key(group.handoff),

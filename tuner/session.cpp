@@ -24,7 +24,9 @@ struct Step {
 
 struct Session::Bound {
   std::vector<Step> feeder, chain;
-  std::string fault_reason;  ///< not empty: it cannot be bound
+  std::unique_ptr<Program> graph;    ///< the chain captured, where the target has graphs
+  std::vector<std::string> kernels;  ///< what a sampler may see of the chain
+  std::string fault_reason;          ///< not empty: it cannot be bound
   Outcome fault = Outcome::kOk;
 };
 
@@ -90,6 +92,8 @@ Shape canary_shape() {
 
 Failure current_failure() {
   try {
+    throw;
+  } catch (const DeviceFault&) {
     throw;
   } catch (const TrialError& error) {
     return {error.outcome, plain_text(error.what())};
@@ -161,7 +165,9 @@ const Session::Bound& Session::bound(Shaped& shaped, const EntrantText& entrant,
     };
     Chain all = entrant.feeder.empty() ? Chain{} : parse(entrant.feeder);
     const size_t feeders = all.size();
-    for (Candidate& candidate : parse(entrant.chain)) all.push_back(std::move(candidate));
+    const Chain timed = parse(entrant.chain);
+    all.insert(all.end(), timed.begin(), timed.end());
+    all.pdl = timed.pdl;
     const Problem& problem = shaped.shape.problem;
     if (const Support joined = joins(problem, all); !joined.ok()) {
       throw TrialError(Outcome::kUnsupported, joined.reason);
@@ -185,9 +191,18 @@ const Session::Bound& Session::bound(Shaped& shaped, const EntrantText& entrant,
       }
       (number < 0 ? bound.feeder : bound.chain).push_back({program.get(), number});
     }
+    std::vector<Program*> programs;
+    for (const Step& step : bound.chain) programs.push_back(step.program);
+    bound.graph = backend_->capture(programs, all.pdl);
+    if (bound.graph) bound.chain = {{bound.graph.get(), 0}};
+    for (const Step& step : bound.chain) {
+      for (std::string& kernel : step.program->kernels()) bound.kernels.push_back(kernel);
+    }
   } catch (...) {
     const Failure failure = current_failure();
-    bound = {.feeder = {}, .chain = {}, .fault_reason = failure.reason, .fault = failure.outcome};
+    bound = {};
+    bound.fault_reason = failure.reason;
+    bound.fault = failure.outcome;
   }
   return bound;
 }
@@ -206,7 +221,7 @@ RoundReply::One Session::take(Shaped& shaped, const RoundRequest& request, int i
           if (cold) backend_->flush_caches();
           publisher_.at(index, 0, 0);  // fetches the page's line before the clock starts
         },
-        [&] { run(publisher_, bound.chain, index); });
+        [&] { run(publisher_, bound.chain, index); }, bound.kernels);
     backend_->synchronize();
     return {.span_ns = sample.span_ns, .rejected = sample.rejected, .outcome = {}, .reason = {}};
   } catch (...) {
@@ -240,9 +255,7 @@ Reply Session::round(const RoundRequest& request) {
   }
   for (const int index : request.order) reply.samples.push_back(take(*shaped, request, index));
   publisher_.at(-1, -1, -1);
-  const profiler::HostClock clock = profiler::read_host_clock();
-  reply.cpu_mhz = clock.cpu_mhz;
-  reply.load = clock.load;
+  reply.clock = backend_->read_clock();
   return reply;
 }
 

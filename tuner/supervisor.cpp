@@ -99,7 +99,8 @@ tl::expected<std::unique_ptr<Worker>, std::string> Supervisor::Impl::spawn_worke
       options.executable.empty() ? "/proc/self/exe" : options.executable;
   const auto pid = spawn(
       {.executable = executable,
-       .arguments = {"muse-tune", "worker", "--target", options.target, "--fd",
+       .arguments = {"muse-tune", "worker", "--target", options.target, "--timer", options.timer,
+                     "--cache", options.cache.string(), "--toolkit", options.toolkit, "--fd",
                      std::to_string(kFirstInherited), "--progress-fd",
                      std::to_string(kFirstInherited + 1), "--parent", std::to_string(getpid())},
        .inherited = {theirs.get(), result->page->fd()},
@@ -237,7 +238,9 @@ std::optional<WorkerLoss> Supervisor::Impl::start() {
   auto reply = exchange(HelloRequest{}, limit, limit, 0);
   if (!reply) return std::move(reply.error());
   if (const auto* refusal = std::get_if<Refusal>(&*reply)) {
-    return lose(Outcome::kCrashed, refusal->reason, 0);
+    WorkerLoss refused = lose(Outcome::kCrashed, refusal->reason, 0);
+    refused.refusal = *refusal;
+    return refused;
   }
   auto* greeting = std::get_if<Hello>(&*reply);
   if (!greeting) return lose(Outcome::kCrashed, "worker sent garbage: no hello", 0);

@@ -24,11 +24,16 @@ struct WorkerLoss {
   /// that did not start or failed its canary.
   bool blameless = false;
   std::string last_words;  ///< the end of its stderr, at most 8 KiB, as plain_text()
+  /// It never came up: the worker's refusal, "device" or "timer" in `what`.
+  std::optional<Refusal> refusal;
 };
 
 struct WorkerOptions {
   std::filesystem::path executable;  ///< default: this process's own
-  std::string target = "host";
+  std::string target = "host";  ///< "host" or "cuda:N"
+  std::string timer = "host";   ///< profiler::name of a timer that the target has
+  std::filesystem::path cache;  ///< cubins; CUDA only
+  std::string toolkit;          ///< that those were compiled with; CUDA only
   std::chrono::milliseconds deadline{2000};         ///< for one launch or binding of a variant
   std::chrono::milliseconds grace{1000};            ///< from TERM to KILL
   std::chrono::milliseconds start_deadline{30000};  ///< for the worker's hello, and for the canary
@@ -63,8 +68,13 @@ class Supervisor {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The hidden command: the worker's life on the other end of descriptor `fd` with the progress page
-/// on `progress_fd`. Returns its exit status.
-int worker_main(const std::string& target, int fd, int progress_fd, int parent_pid);
+/// What the hidden command is told.
+struct WorkerCall {
+  std::string target, timer, cache, toolkit;  ///< as in WorkerOptions
+  int fd = -1, progress_fd = -1;              ///< channel and progress page
+  int parent_pid = 0;
+};
+/// The hidden command: the worker's life. Returns its exit status.
+int worker_main(const WorkerCall& call);
 
 }  // namespace muse::tuner

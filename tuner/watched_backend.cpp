@@ -16,6 +16,8 @@ class WatchedProgram final : public Program {
     const OnTheClock clock(publisher_);
     inner_->launch(launch);
   }
+  std::vector<std::string> kernels() const override { return inner_->kernels(); }
+  Program* inner() const { return inner_.get(); }
 
  private:
   std::unique_ptr<Program> inner_;
@@ -31,6 +33,7 @@ class WatchedBackend final : public Backend {
   const profiler::DeviceInstance& device_instance() const override {
     return inner_.device_instance();
   }
+  std::string toolkit() const override { return inner_.toolkit(); }
   void* allocate(int64_t bytes) override { return inner_.allocate(bytes); }
   void release(void* address) override { inner_.release(address); }
   void upload(void* target, const void* host, int64_t bytes) override {
@@ -42,6 +45,12 @@ class WatchedBackend final : public Backend {
   void fill(void* target, uint8_t byte, int64_t bytes) override {
     inner_.fill(target, byte, bytes);
   }
+  void copy(void* target, const void* source, int64_t bytes) override {
+    inner_.copy(target, source, bytes);
+  }
+  int64_t first_difference(const void* a, const void* b, int64_t bytes) override {
+    return inner_.first_difference(a, b, bytes);
+  }
   void synchronize() override {
     const OnTheClock clock(publisher_);
     inner_.synchronize();
@@ -52,7 +61,22 @@ class WatchedBackend final : public Backend {
     return std::make_unique<WatchedProgram>(inner_.bind(candidate, problem, buffers, workspace),
                                             publisher_);
   }
+  /// All of `programs` come from bind() of this backend.
+  std::unique_ptr<Program> capture(const std::vector<Program*>& programs, bool pdl) override {
+    const OnTheClock clock(publisher_);
+    std::vector<Program*> inner;
+    for (Program* program : programs)
+      inner.push_back(static_cast<WatchedProgram*>(program)->inner());
+    auto graph = inner_.capture(inner, pdl);
+    if (!graph) return nullptr;
+    return std::make_unique<WatchedProgram>(std::move(graph), publisher_);
+  }
+  std::optional<TargetTruth> attention_truth(const Problem& problem,
+                                             const Buffers& buffers) override {
+    return inner_.attention_truth(problem, buffers);
+  }
   profiler::Sampler& sampler() override { return inner_.sampler(); }
+  profiler::ClockReading read_clock() override { return inner_.read_clock(); }
   void flush_caches() override { inner_.flush_caches(); }
   std::string protocol() const override { return inner_.protocol(); }
 

@@ -14,6 +14,7 @@
 #include <optional>
 #include <system_error>
 
+#include "tuner/console.h"
 #include "tuner/device_lock.h"
 #include "tuner/session.h"
 #include "tuner/supervisor.h"
@@ -34,7 +35,7 @@ constexpr bool kShadowMemory = true;
 constexpr bool kShadowMemory = false;
 #endif
 
-enum ExitStatus { kQuit = 0, kBrokenWorld = 1, kOrphan = 2 };
+enum ExitStatus { kQuit = 0, kBrokenWorld = 1, kOrphan = 2, kDeviceFault = 3 };
 
 std::optional<int64_t> available_memory_bytes() {
   std::ifstream memory("/proc/meminfo");
@@ -119,7 +120,8 @@ class Service {
                  .device_class = backend_->device_class(),
                  .device_instance = backend_->device_instance(),
                  .step_ns = backend_->sampler().step_ns(),
-                 .protocol = backend_->protocol()};
+                 .protocol = backend_->protocol(),
+                 .toolkit = backend_->toolkit()};
   }
   Reply operator()(const CanaryRequest&) {
     const Turn turn(lock_, publisher_);
@@ -133,7 +135,9 @@ class Service {
     const Turn turn(lock_, publisher_);
     return session_.round(request);
   }
-  Reply operator()(const QuitRequest&) { return Refusal{"a worker that quits does not answer"}; }
+  Reply operator()(const QuitRequest&) {
+    return Refusal{.reason = "a worker that quits does not answer"};
+  }
 
  private:
   std::unique_ptr<Backend> backend_;
@@ -142,26 +146,42 @@ class Service {
   Session session_;
 };
 
+/// Throws what the backend throws; std::invalid_argument on a call that makes no sense.
+std::unique_ptr<Backend> make_backend(const WorkerCall& call) {
+  constexpr std::string_view kCuda = "cuda:";
+  if (call.target == "host") return make_host_backend();
+  const auto timer = profiler::parse_timer(call.timer);
+  if (!call.target.starts_with(kCuda) || !timer) {
+    throw std::invalid_argument(
+        fmt::format("no target '{}', or no timer '{}'", call.target, call.timer));
+  }
+  return make_cuda_backend({.device = std::stoi(call.target.substr(kCuda.size())),
+                            .timer = *timer,
+                            .cache = call.cache,
+                            .toolkit = call.toolkit});
+}
+
 /// Serves until told to quit; a world without a target is told to whoever asks.
-int serve(const std::string& target, int fd, Publisher& publisher) {
+int serve(const WorkerCall& call, Publisher& publisher) {
+  const int fd = call.fd;
   std::optional<Service> service;
-  std::string why_not;
+  Refusal why_not;
   try {
-    if (target != "host") {
-      why_not = fmt::format("this build has no target '{}'", target);
-    } else {
-      service.emplace(make_host_backend(), publisher);
-    }
+    service.emplace(make_backend(call), publisher);
+  } catch (const TargetError& error) {
+    const bool timer = error.kind == TargetError::Kind::kTimer;
+    why_not = {
+        .reason = plain_text(error.what()), .what = timer ? "timer" : "device", .code = error.code};
   } catch (const std::exception& error) {
-    why_not = plain_text(error.what());
+    why_not.reason = plain_text(error.what());
   }
   MessageBuffer buffer;
   while (const std::optional<std::string> text = receive(fd, buffer)) {
     const auto request = decode_request(*text);
     if (request && std::holds_alternative<QuitRequest>(*request)) return kQuit;
-    Reply reply = Refusal{why_not};
+    Reply reply = why_not;
     if (!request) {
-      reply = Refusal{"request: " + request.error()};
+      reply = Refusal{.reason = "request: " + request.error()};
     } else if (service) {
       reply = std::visit(*service, *request);
     }
@@ -172,15 +192,22 @@ int serve(const std::string& target, int fd, Publisher& publisher) {
 
 }  // namespace
 
-int worker_main(const std::string& target, int fd, int progress_fd, int parent_pid) {
+int worker_main(const WorkerCall& call) {
   // The order matters: a parent that dies between the two lines is seen by the second.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent_pid) return kOrphan;
-  limit_damage(target == "host");
-  void* page = mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED, progress_fd, 0);
+  if (getppid() != call.parent_pid) return kOrphan;
+  limit_damage(call.target == "host");
+  void* page =
+      mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED, call.progress_fd, 0);
   if (page == MAP_FAILED) return kBrokenWorld;
   Publisher publisher(*static_cast<Progress*>(page));
-  return serve(target, fd, publisher);
+  try {
+    return serve(call, publisher);
+  } catch (const DeviceFault& fault) {
+    // Its last words are the reason that the supervisor stores.
+    say_error(plain_text(fault.what()));
+    return kDeviceFault;
+  }
 }
 
 }  // namespace muse::tuner

@@ -86,6 +86,19 @@ std::string broken_constraint(const Variant& variant) {
   return {};
 }
 
+std::string broken_entries(const Variant& variant) {
+  if (variant.target.kind == TargetKind::kHost) {
+    return variant.entries.empty() ? "" : "a host variant has no kernel entries";
+  }
+  if (variant.entries.empty()) return "a CUDA variant names its kernels in entries";
+  for (const std::string& entry : variant.entries) {
+    if (!is_identifier(entry)) {
+      return fmt::format("entry '{}' is not a name of a-z, 0-9 and _", entry);
+    }
+  }
+  return {};
+}
+
 std::string broken_span(const Variant& variant, std::string_view folder, Stage first) {
   const Span span = variant.span(default_configuration(variant));
   const bool fused = folder == "fused";
@@ -107,7 +120,8 @@ std::string broken_contract(const Variant& variant) {
   if (variant.abi < 1) return fmt::format("abi is {}; allowed: 1 and above", variant.abi);
   const std::string missing = missing_function(variant, *first);
   if (!missing.empty()) return fmt::format("function {} is missing", missing);
-  std::string broken = broken_tunable(variant);
+  std::string broken = broken_entries(variant);
+  if (broken.empty()) broken = broken_tunable(variant);
   if (broken.empty()) broken = broken_constraint(variant);
   if (!broken.empty()) return broken;
   broken = check(variant, default_configuration(variant));
@@ -243,6 +257,10 @@ tl::expected<Chain, std::string> Registry::parse_chain(std::string_view text) co
   Chain chain;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(kJoint, begin), text.size());
+    if (end == text.size() && !chain.empty() && text.substr(begin) == "pdl") {
+      chain.pdl = true;
+      break;
+    }
     auto candidate = parse_candidate(text.substr(begin, end - begin));
     if (!candidate) return tl::unexpected(candidate.error());
     chain.push_back(std::move(*candidate));

@@ -20,7 +20,8 @@ class Registry {
 
   /// Throws std::logic_error with the reason where the variant breaks its contract: name not
   /// "stage/stem", name taken, a function missing, a tunable or value listed twice, a default
-  /// outside its values, a constraint that does not parse, names no tunable or has no reason, a
+  /// outside its values, kernel entries missing or on the host, a constraint that does not parse,
+  /// names no tunable or has no reason, a
   /// default configuration that is not legal or whose span does not fit the folder.
   const Variant& add(Variant variant);
 
@@ -36,7 +37,8 @@ class Registry {
   std::string nearest(std::string_view name) const;
 
   /// Inverse of key(Candidate), tunables in any order; a part without tunables means the default
-  /// configuration. The error says what is unknown and the nearest name.
+  /// configuration, a last part "pdl" sets Chain::pdl. The error says what is unknown and the
+  /// nearest name.
   tl::expected<Candidate, std::string> parse_candidate(std::string_view text) const;
   tl::expected<Chain, std::string> parse_chain(std::string_view text) const;
 

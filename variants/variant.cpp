@@ -124,7 +124,7 @@ std::string key(const Chain& chain) {
     if (!text.empty()) text += " + ";
     text += key(candidate);
   }
-  return text;
+  return chain.pdl ? text + " + pdl" : text;
 }
 
 Span span(const Chain& chain) { return {chain.front().span().first, chain.back().span().last}; }

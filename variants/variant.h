@@ -42,7 +42,7 @@ struct Dim3 {
 };
 
 struct Launch {
-  std::string entry;       ///< CUDA: kernel name; host: a label for reports
+  std::string entry;       ///< CUDA: one of Variant::entries; host: a label for reports
   Dim3 grid, block;        ///< host: block.x = threads
   Dim3 cluster;            ///< 1,1,1 = none
   int64_t smem_bytes = 0;  ///< dynamic
@@ -122,6 +122,9 @@ struct Variant {
   std::vector<Tunable> tunables;
   std::vector<Constraint> constraints;
   Declared declared;
+  /// CUDA: the kernel templates of `stem.cuh`, named without their namespace muse::<stage>_<stem>;
+  /// each takes the configuration as its type parameter. Host: empty.
+  std::vector<std::string> entries;
 
   Support (*supports)(const Problem&, const Configuration&, const DeviceClass&) = nullptr;
   Span (*span)(const Configuration&) = nullptr;
@@ -149,11 +152,21 @@ struct Candidate {
 };
 
 /// Candidates in stage order whose spans join; a pipeline where they cover the whole step.
-using Chain = std::vector<Candidate>;
+struct Chain : std::vector<Candidate> {
+  using vector::vector;
+  /// Launches that allow it (Launch::pdl) start before their predecessor has ended: programmatic
+  /// dependent launch.
+  bool pdl = false;
+
+  bool operator==(const Chain& other) const {
+    return pdl == other.pdl &&
+           static_cast<const vector&>(*this) == static_cast<const vector&>(other);
+  }
+};
 
 /// "attention/simt:splits=4,tile_kv=64" (tunables sorted); "gate/scalar" without tunables.
 std::string key(const Candidate& candidate);
-/// Candidate keys joined by " + ".
+/// Candidate keys joined by " + "; with programmatic dependent launch " + pdl" at the end.
 std::string key(const Chain& chain);
 /// First stage of the first to last stage of the last.
 Span span(const Chain& chain);

@@ -49,7 +49,7 @@ Chain with_predecessors(Chain chain, const Chain& base, const Problem& problem,
     for (const Candidate& candidate : base) {
       if (candidate.span().last == before) options.push_back(candidate);
     }
-    const Chain others = candidates_up_to(before, problem, device);
+    const std::vector<Candidate> others = candidates_up_to(before, problem, device);
     options.insert(options.end(), others.begin(), others.end());
     bool found = false;
     for (size_t i = 0; i < options.size() && !found; ++i) {
@@ -92,7 +92,7 @@ class Bench {
   double sampled_median_ns() {
     std::vector<double> good;
     for (int i = 0; i < kSamples; ++i) {
-      const profiler::Sample sample = backend_->sampler().take([] {}, [this] { run(); });
+      const profiler::Sample sample = backend_->sampler().take([] {}, [this] { run(); }, {});
       if (sample.rejected.empty()) good.push_back(sample.span_ns);
     }
     return profiler::median(good);

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "profiler/clock_reading.h"
 #include "profiler/device_instance.h"
 #include "profiler/host_cache.h"
 #include "profiler/statistics.h"
@@ -50,14 +51,15 @@ TEST(HostSampler, TimesTheWorkAndNotWhatComesBefore) {
       [&] {
         order += "work";
         spin(2ms);
-      });
+      },
+      {});
   EXPECT_EQ(order, "before work");
   EXPECT_EQ(sample.rejected, "");
   EXPECT_GE(sample.span_ns, 1.99e6);  // two clocks, one of them slewed by up to 0.05 %
   EXPECT_EQ(sample.span_ns, sample.kernel_ns);
   double least = sample.span_ns;  // the machine may be busy: the best of a few
   for (int i = 0; i < 5; ++i) {
-    least = std::min(least, sampler.take([] { spin(50ms); }, [] { spin(2ms); }).span_ns);
+    least = std::min(least, sampler.take([] { spin(50ms); }, [] { spin(2ms); }, {}).span_ns);
   }
   EXPECT_LT(least, 50e6);
 }
@@ -93,8 +95,8 @@ TEST(HostCache, LeavesNothingOfABufferInAnyCache) {
   };
   std::vector<double> warm, cold;
   for (int i = 0; i < 31; ++i) {
-    cold.push_back(sampler.take([&] { cache.flush(ranges); }, walk).span_ns);
-    warm.push_back(sampler.take([] {}, walk).span_ns);
+    cold.push_back(sampler.take([&] { cache.flush(ranges); }, walk, {}).span_ns);
+    warm.push_back(sampler.take([] {}, walk, {}).span_ns);
   }
   EXPECT_GT(sum, 0u);
   EXPECT_GT(median(cold), 1.5 * median(warm));
@@ -120,7 +122,7 @@ TEST(DeviceInstance, OfTheHostIsStable) {
 }
 
 TEST(HostClock, IsPositiveOrUnknown) {
-  const HostClock clock = read_host_clock();
+  const ClockReading clock = read_host_clock();
   EXPECT_TRUE(clock.cpu_mhz == -1 || clock.cpu_mhz > 0) << clock.cpu_mhz;
   EXPECT_TRUE(clock.load == -1 || clock.load >= 0) << clock.load;
 }

@@ -27,6 +27,7 @@ class CountingBackend final : public Backend {
   const profiler::DeviceInstance& device_instance() const override {
     return host_->device_instance();
   }
+  std::string toolkit() const override { return host_->toolkit(); }
   void* allocate(int64_t bytes) override {
     if (++allocated >= fail_at) throw TrialError(Outcome::kOom, "planned");
     return *live.insert(host_->allocate(bytes)).first;
@@ -49,6 +50,20 @@ class CountingBackend final : public Backend {
                                 const Buffers& buffers, void* workspace) override {
     return host_->bind(candidate, problem, buffers, workspace);
   }
+  void copy(void* target, const void* source, int64_t bytes) override {
+    host_->copy(target, source, bytes);
+  }
+  int64_t first_difference(const void* a, const void* b, int64_t bytes) override {
+    return host_->first_difference(a, b, bytes);
+  }
+  std::unique_ptr<Program> capture(const std::vector<Program*>& programs, bool pdl) override {
+    return host_->capture(programs, pdl);
+  }
+  std::optional<TargetTruth> attention_truth(const Problem& problem,
+                                             const Buffers& buffers) override {
+    return host_->attention_truth(problem, buffers);
+  }
+  profiler::ClockReading read_clock() override { return host_->read_clock(); }
   profiler::Sampler& sampler() override { return host_->sampler(); }
   void flush_caches() override { host_->flush_caches(); }
   std::string protocol() const override { return host_->protocol(); }

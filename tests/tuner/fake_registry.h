@@ -103,6 +103,7 @@ inline void fill(Registry& registry) {
   registry.add(fused("fused/all"));
   Variant mma = attention("attention/mma", {{"tile_kv", {64}, 64}});
   mma.target = {TargetKind::kCuda, 80, 0};
+  mma.entries = {"attend"};
   registry.add(std::move(mma));
 }
 

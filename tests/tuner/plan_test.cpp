@@ -236,6 +236,7 @@ TEST_F(PlanTest, SkipsWhatAnotherArchitectureNeeds) {
   Registry cuda;
   const auto add = [&](Variant variant, int minimum, int exact) {
     variant.target = {TargetKind::kCuda, minimum, exact};
+    variant.entries = {"run"};
     cuda.add(std::move(variant));
   };
   add(fake::prepare("prepare/fused"), 80, 0);

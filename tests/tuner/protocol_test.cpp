@@ -106,25 +106,36 @@ TEST(Protocol, HostileTextSurvivesOrIsReplaced) {
       std::string("a\0b\"\\\n\x1b[31m", 12) + "\xff\xc3(" + "\xf0\x9f\x98\x80";
   const auto reply = back<RoundReply>(RoundReply{
       .samples = {{.span_ns = kNaN, .rejected = hostile, .outcome = "oom", .reason = hostile}},
-      .cpu_mhz = -1,
-      .load = 0.25});
+      .clock = {.load = 0.25, .sm_mhz = 1980, .reason_bits = 4}});
   ASSERT_EQ(reply.samples.size(), 1u);
   EXPECT_TRUE(std::isnan(reply.samples[0].span_ns));
   EXPECT_EQ(reply.samples[0].reason.substr(0, 12), hostile.substr(0, 12));
   EXPECT_NE(reply.samples[0].reason.find("\xef\xbf\xbd"), std::string::npos);
   EXPECT_TRUE(reply.samples[0].reason.ends_with("\xf0\x9f\x98\x80"));
-  EXPECT_EQ(reply.load, 0.25);
+  EXPECT_EQ(reply.clock.load, 0.25);
+  EXPECT_EQ(reply.clock.sm_mhz, 1980);
+  EXPECT_EQ(reply.clock.power_w, -1);
+  EXPECT_EQ(reply.clock.reason_bits, 4);
+}
+
+TEST(Protocol, SamplesThatAreNoneAreAnError) {
+  const std::string whole = encode(Reply{RoundReply{.samples = {{.span_ns = 1}}}});
+  ASSERT_TRUE(decode_reply(whole));
+  const size_t begin = whole.find("\"samples\":[") + 11, end = whole.find(']', begin) + 1;
+  for (const char* samples :
+       {"{}", "[1]", "[{}]",
+        "[{\"span_ns\":1,\"rejected\":\"\",\"outcome\":\"fine\",\"reason\":\"\"}]"}) {
+    const std::string broken = whole.substr(0, begin - 1) + samples + whole.substr(end);
+    EXPECT_FALSE(decode_reply(broken)) << broken;
+  }
 }
 
 TEST(Protocol, GarbageIsAnErrorAndNeverAnException) {
   for (const char* text :
        {"", "{", "null", "7", "[]", "{}", "{\"kind\":1}", "{\"kind\":\"nonsense\"}",
         "{\"kind\":\"hello\"}", "{\"kind\":\"refusal\",\"reason\":null}",
-        "{\"kind\":\"round\",\"samples\":{},\"cpu_mhz\":1,\"load\":1}",
-        "{\"kind\":\"round\",\"samples\":[1],\"cpu_mhz\":1,\"load\":1}",
-        "{\"kind\":\"round\",\"samples\":[],\"cpu_mhz\":\"fast\",\"load\":1}",
-        "{\"kind\":\"round\",\"samples\":[{\"span_ns\":1,\"rejected\":\"\",\"outcome\":\"fine\","
-        "\"reason\":\"\"}],\"cpu_mhz\":1,\"load\":1}",
+        "{\"kind\":\"round\",\"samples\":[]}", "{\"kind\":\"round\",\"samples\":[],\"clock\":7}",
+        "{\"kind\":\"round\",\"samples\":[],\"clock\":{\"cpu_mhz\":\"fast\"}}",
         "{\"kind\":\"validation\",\"outcome\":\"splendid\",\"reason\":\"\",\"gates\":[]}",
         "{\"kind\":\"validation\",\"outcome\":\"ok\",\"reason\":\"\",\"gates\":[{}]}"}) {
     EXPECT_FALSE(decode_reply(text)) << text;

@@ -246,7 +246,7 @@ TEST_F(SupervisorTest, TimesEveryTurnOfARoundInEveryRegimeItCan) {
     }
     EXPECT_EQ(reply->samples[3].outcome, "unmeasurable");
     EXPECT_EQ(reply->samples[4].outcome, "unsupported");
-    EXPECT_GE(reply->load, 0);
+    EXPECT_GE(reply->clock.load, 0);
   }
   request.regime = "rotating";
   const auto rotating = supervisor.round(request);
@@ -329,7 +329,7 @@ TEST_F(SupervisorTest, WorkerDiesWithItsParent) {
 }
 
 TEST_F(SupervisorTest, AnOrphanDoesNotEvenStart) {
-  EXPECT_NE(worker_main("host", -1, -1, getppid() + 1), 0);
+  EXPECT_NE(worker_main({.target = "host", .timer = "host", .parent_pid = getppid() + 1}), 0);
   prctl(PR_SET_PDEATHSIG, 0);
 }
 

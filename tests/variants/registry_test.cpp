@@ -185,7 +185,13 @@ TEST(Registry, RefusesWhatBreaksTheContract) {
   EXPECT_EQ(error([](V& v) { v.geometry = nullptr; }), own + "function geometry is missing");
   EXPECT_EQ(error([](V& v) { v.bind = nullptr; }), own + "function bind is missing");
   EXPECT_EQ(error([](V& v) { v.host_entry = nullptr; }), own + "function host_entry is missing");
-  EXPECT_EQ(error([](V& v) { v.host_entry = nullptr, v.target.kind = TargetKind::kCuda; }), "");
+  const auto on_a_gpu = [](V& v) { v.host_entry = nullptr, v.target.kind = TargetKind::kCuda; };
+  EXPECT_EQ(error(on_a_gpu), own + "a CUDA variant names its kernels in entries");
+  EXPECT_EQ(error([&](V& v) { on_a_gpu(v), v.entries = {"attend"}; }), "");
+  EXPECT_EQ(error([&](V& v) { on_a_gpu(v), v.entries = {"attend", "Two Words"}; }),
+            own + "entry 'Two Words' is not a name of a-z, 0-9 and _");
+  EXPECT_EQ(error([](V& v) { v.entries = {"attend"}; }),
+            own + "a host variant has no kernel entries");
   EXPECT_EQ(error([](V& v) { v.tunables[0].name = "tile kv"; }),
             own + "tunable 'tile kv' is not a name of a-z, 0-9 and _");
   EXPECT_EQ(error([](V& v) { v.tunables[1].name = "tile_kv"; }),

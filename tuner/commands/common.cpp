@@ -104,7 +104,8 @@ Hello local_hello(const std::string& target) {
   return {.device_class = backend->device_class(),
           .device_instance = backend->device_instance(),
           .step_ns = backend->sampler().step_ns(),
-          .protocol = backend->protocol()};
+          .protocol = backend->protocol(),
+          .toolkit = backend->toolkit()};
 }
 
 void add_json(CLI::App& app, bool& json) {

@@ -7,19 +7,15 @@ namespace muse::tuner {
 Command worker_command() {
   return {"worker", "Internal: the measuring process",
           [](CLI::App& app) {
-            struct Options {
-              std::string target;
-              int fd = -1, progress_fd = -1, parent = 0;
-            };
-            auto options = std::make_shared<Options>();
-            app.add_option("--target", options->target)->required();
-            app.add_option("--fd", options->fd)->required();
-            app.add_option("--progress-fd", options->progress_fd)->required();
-            app.add_option("--parent", options->parent)->required();
-            return [options] {
-              return static_cast<ExitCode>(
-                  worker_main(options->target, options->fd, options->progress_fd, options->parent));
-            };
+            auto call = std::make_shared<WorkerCall>();
+            app.add_option("--target", call->target)->required();
+            app.add_option("--timer", call->timer)->required();
+            app.add_option("--cache", call->cache)->required();
+            app.add_option("--toolkit", call->toolkit)->required();
+            app.add_option("--fd", call->fd)->required();
+            app.add_option("--progress-fd", call->progress_fd)->required();
+            app.add_option("--parent", call->parent_pid)->required();
+            return [call] { return static_cast<ExitCode>(worker_main(*call)); };
           },
           true};
 }
