@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// What kernels need beyond C++, one small function for each instruction; the only file with inline
+// PTX. Newer instructions have a slower equal below the architecture that brought them.
+#pragma once
+
+#include "variants/device/words.cuh"
+
+#if defined(MUSE_DEVICE_CODE)
+
+namespace muse::device {
+
+/// The launch's dynamic shared memory, aligned to 1024 bytes.
+__device__ __forceinline__ unsigned char* dynamic_shared() {
+  extern __shared__ __align__(1024) unsigned char muse_dynamic_shared[];
+  return muse_dynamic_shared;
+}
+
+/// Programmatic dependent launch: returns once the launch before has ended and its writes are
+/// visible. Every thread calls it before it reads what that launch wrote and before it writes what
+/// that launch may still read. Nothing to wait for below CC 9.0, where launches never overlap.
+__device__ __forceinline__ void wait_for_predecessor() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/// Programmatic dependent launch: the next launch may start once every CTA has called this or
+/// ended. It sees this launch's writes only after its own wait_for_predecessor().
+__device__ __forceinline__ void allow_successor() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/// Two E4: to nearest even, beyond 448 (infinities too) +-448. NaN stays NaN, but of which sign is
+/// the architecture's affair.
+__device__ __forceinline__ uint16_t f32x2_to_e4m3x2(float low, float high) {
+#if __CUDA_ARCH__ >= 890
+  uint16_t codes;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+  return codes;
+#else
+  return static_cast<uint16_t>(f32_to_e4m3(low) | (f32_to_e4m3(high) << 8));
+#endif
+}
+
+/// Exact: f16 holds every e4m3. NaN stays NaN.
+__device__ __forceinline__ uint32_t e4m3x2_to_f16x2(uint16_t codes) {
+  uint32_t halves;
+#if __CUDA_ARCH__ >= 890
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
+#else
+  // Exponent and mantissa in f16's place read 2^-8 too small (biases 7 and 15), subnormals too.
+  const uint32_t spread = (codes & 0xFFU) | (static_cast<uint32_t>(codes & 0xFF00U) << 8);
+  const uint32_t magnitude = spread & 0x007F007FU;
+  const uint32_t sign = (spread & 0x00800080U) << 8;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(halves) : "r"(magnitude << 7), "r"(0x5C005C00U));
+  const uint32_t is_nan = ((magnitude + 0x00010001U) & 0x00800080U) >> 7;  // 1 in its half
+  halves |= sign | is_nan * 0x7E00U;
+#endif
+  return halves;
+}
+
+/// Exact.
+__device__ __forceinline__ F32x2 f16x2_to_f32x2(uint32_t halves) {
+  F32x2 values;
+  asm("{ .reg .f16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }"
+      : "=f"(values.low), "=f"(values.high)
+      : "r"(halves));
+  return values;
+}
+
+/// To nearest even; overflow gives infinity, NaN stays NaN.
+__device__ __forceinline__ uint32_t f32x2_to_bf16x2(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+/// 2^x to 2 ulp; below 2^-126 zero, 2^-infinity exactly 0.
+__device__ __forceinline__ float exp2_approx(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+}  // namespace muse::device
+
+#endif  // MUSE_DEVICE_CODE
