@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes muse_kernels.cu. Every identifier in it is made from registered names, which are plain.
+#include "tuner/emit_kernels.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <map>
+
+#include "variants/kernel_source.h"
+
+namespace muse::tuner {
+namespace {
+
+constexpr const char* kHead =
+    "// SPDX-License-Identifier: Apache-2.0\n"
+    "// Generated: the kernels that muse_dispatch.h names, for nvcc. Do not edit.\n";
+
+std::string table_entry(const Candidate& candidate, const std::string& entry) {
+  return fmt::format("    {{\"{}\", \"{}\",\n     reinterpret_cast<const void*>(&{})}},\n",
+                     key(candidate), entry, kernel_expression(candidate, entry));
+}
+
+}  // namespace
+
+std::string kernels_source(const std::vector<Chain>& chains) {
+  std::map<std::string, Candidate> candidates;
+  for (const Chain& chain : chains) {
+    for (const Candidate& candidate : chain) {
+      if (candidate.variant->target.kind == TargetKind::kCuda) {
+        candidates.emplace(key(candidate), candidate);
+      }
+    }
+  }
+  std::string out = kHead;
+  if (candidates.empty()) {
+    return out +
+           "// The table is for a CPU: its kernels are host functions, none is compiled here.\n";
+  }
+  out += "// C++17, with the root of muse-tune's sources on the include path.\n";
+  std::string entries;
+  for (const auto& [name, candidate] : candidates) {
+    out += '\n' + configuration_text(candidate);
+    for (const std::string& entry : candidate.variant->entries) {
+      entries += table_entry(candidate, entry);
+    }
+  }
+  return out +
+         "\nnamespace muse {\nnamespace dispatch {\n\n"
+         "/// One kernel: its address is what cudaLaunchKernelExC takes.\n"
+         "struct Kernel {\n  const char* candidate;\n  const char* entry;\n"
+         "  const void* function;\n};\n\n"
+         "extern const Kernel kKernels[];\nextern const int kKernelCount;\n"
+         "const Kernel kKernels[] = {\n" +
+         entries +
+         "};\nconst int kKernelCount = static_cast<int>(sizeof kKernels / sizeof kKernels[0]);\n\n"
+         "}  // namespace dispatch\n}  // namespace muse\n";
+}
+
+}  // namespace muse::tuner

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of a dispatch table as one CUDA source: production compiles these and no others.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "variants/variant.h"
+
+namespace muse::tuner {
+
+/// Text of muse_kernels.cu: every kernel of every CUDA candidate in the chains once, from the same
+/// text as in the sweep, in a table ordered by candidate key and entry. For chains of host
+/// candidates alone a comment that says so. nvcc compiles it as C++17 with the project's root on
+/// the include path.
+std::string kernels_source(const std::vector<Chain>& chains);
+
+}  // namespace muse::tuner
