@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace muse::profiler {
 
@@ -20,5 +21,9 @@ struct ClockReading {
 
 /// From /proc/cpuinfo or cpufreq, and /proc/loadavg.
 ClockReading read_host_clock();
+
+/// By NVML, of the GPU with this UUID ("GPU-..."). What cannot be read stays unknown; without NVML
+/// that is everything.
+ClockReading read_gpu_clock(const std::string& uuid);
 
 }  // namespace muse::profiler

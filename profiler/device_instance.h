@@ -11,11 +11,15 @@ struct DeviceInstance {
   std::string kind;          ///< "host" or "cuda"
   std::string uuid;          ///< GPU UUID; host: stable hash of the machine id and the CPU model
   std::string name;          ///< marketing name
-  std::string driver;        ///< host: kernel release
-  std::string clock_policy;  ///< "free" or "locked <MHz>"; host: cpufreq governor or "unknown"
+  std::string driver;        ///< GPU: the driver's version; host: kernel release
+  std::string clock_policy;  ///< GPU: "free", "application <MHz>" or "unknown"; host: the governor
   bool operator==(const DeviceInstance&) const = default;
 };
 
 DeviceInstance host_device_instance();
+
+/// The GPU with this UUID ("GPU-..."). Without NVML the driver is "cuda <version it supports>" and
+/// the clock policy "unknown".
+DeviceInstance cuda_device_instance(const std::string& uuid, const std::string& name);
 
 }  // namespace muse::profiler

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Puts the L2 cache of a GPU into the cold state before a sample.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+struct CUstream_st;
+
+namespace muse::profiler {
+
+/// Reads a buffer of its own that is at least twice the L2. It reads because a write would leave
+/// dirty lines, whose write-back would then run inside the timed kernel.
+class DeviceCache {
+ public:
+  /// Of the current device; allocates and fills the buffer. Throws DeviceError.
+  explicit DeviceCache(CUstream_st* stream);
+  ~DeviceCache();
+  DeviceCache(const DeviceCache&) = delete;
+  DeviceCache& operator=(const DeviceCache&) = delete;
+
+  /// Enqueues the read on the stream. Throws DeviceError where the launch fails.
+  void flush();
+  int64_t bytes() const { return bytes_; }
+  /// How the device flushes; part of the protocol hash.
+  std::string recipe() const;
+
+ private:
+  CUstream_st* stream_;
+  int64_t bytes_ = 0;
+  void* data_ = nullptr;
+  int blocks_ = 0;
+};
+
+}  // namespace muse::profiler
