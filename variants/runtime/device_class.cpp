@@ -66,4 +66,6 @@ DeviceClass host_device_class() {
   return device;
 }
 
+std::string cuda_architecture(int cc) { return "sm_" + std::to_string(cc) + (cc >= 90 ? "a" : ""); }
+
 }  // namespace muse

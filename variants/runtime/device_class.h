@@ -24,4 +24,8 @@ struct DeviceClass {
 /// This machine's CPU.
 DeviceClass host_device_class();
 
+/// What machine code for a compute capability is called: "sm_90a" for 90, with the features that
+/// only this architecture has, which exist from 9.0 on; "sm_86" for 86.
+std::string cuda_architecture(int cc);
+
 }  // namespace muse
