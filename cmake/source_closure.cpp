@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Build tool: for every stem below variants/ (a file <stage>/<stem>.cpp) hashes its sources and every
-// project header they include, with compiler and flags, into a table that code_hash() reads.
-// Usage: muse-source-closure ROOT OUTPUT COMPILER_AND_FLAGS
+// Build tool. For every stem below variants/ (a file <stage>/<stem>.cpp) hashes its sources and
+// every project header they include into a table that code_hash() reads: host stems together with
+// compiler and flags, whereas a stem with a .cuh is made by another compiler. And embeds all that
+// kernels are compiled from at run time. Usage: muse-source-closure ROOT CLOSURES EMBEDDED
+// COMPILER_AND_FLAGS
 #include <xxhash.h>
 
 #include <cstdio>
@@ -18,6 +20,8 @@
 namespace fs = std::filesystem;
 
 namespace {
+
+constexpr const char* kStages[] = {"prepare", "attention", "combine", "gate", "fused"};
 
 std::string read(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
@@ -37,57 +41,134 @@ void add_closure(const fs::path& root, const std::string& file, std::set<std::st
   }
 }
 
-// What a header declares lies in the source beside it: both belong to the closure.
+// What a header declares lies in the source beside it: where variants share such helpers, both
+// belong to the closure.
+bool has_source_beside(const fs::path& header) {
+  const fs::path folder = header.parent_path();
+  return header.extension() == ".h" && (folder == "variants/host" || folder == "variants/device" ||
+                                        header == "variants/contract.h");
+}
+
 std::set<std::string> closure_of(const fs::path& root, const std::string& stem) {
   std::set<std::string> closure;
   for (const char* ending : {".cpp", ".cuh", ".h"}) add_closure(root, stem + ending, closure);
   for (size_t before = 0; before != closure.size();) {
     before = closure.size();
     for (const std::string& file : std::set<std::string>(closure)) {
-      const fs::path path(file);
-      if (path.extension() == ".h" && path.parent_path() == "variants/host") {
-        add_closure(root, fs::path(path).replace_extension(".cpp").string(), closure);
-      }
+      if (!has_source_beside(file)) continue;
+      add_closure(root, fs::path(file).replace_extension(".cpp").string(), closure);
     }
   }
   return closure;
 }
 
+/// Files of that ending directly in the folder, by path from the root.
+std::set<std::string> files_in(const fs::path& root, const fs::path& folder, const char* ending) {
+  std::set<std::string> files;
+  if (!fs::is_directory(root / folder)) return files;
+  for (const auto& entry : fs::directory_iterator(root / folder)) {
+    if (entry.path().extension() != ending) continue;
+    files.insert((folder / entry.path().filename()).string());
+  }
+  return files;
+}
+
+std::string hash_hex(const std::string& text) {
+  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
+  char hex[33];
+  std::snprintf(hex, sizeof hex, "%016llx%016llx", static_cast<unsigned long long>(hash.high64),
+                static_cast<unsigned long long>(hash.low64));
+  return hex;
+}
+
+std::map<std::string, std::string> closure_hashes(const fs::path& root,
+                                                  const std::string& compiler_and_flags) {
+  std::map<std::string, std::string> hashes;
+  for (const fs::path stage : kStages) {
+    for (const std::string& file : files_in(root, "variants" / stage, ".cpp")) {
+      const std::string name = (stage / fs::path(file).stem()).string();
+      const bool device_code = fs::exists((root / file).replace_extension(".cuh"));
+      std::string text = device_code ? "cuda" : compiler_and_flags;
+      for (const std::string& each : closure_of(root, "variants/" + name)) {
+        text += '\n' + each + '\n' + read(root / each);
+      }
+      hashes[name] = hash_hex(text);
+    }
+  }
+  return hashes;
+}
+
+std::set<std::string> embedded_files(const fs::path& root) {
+  std::set<std::string> files;
+  for (const fs::path folder : kStages) {
+    for (const auto& file : files_in(root, "variants" / folder, ".cuh")) {
+      add_closure(root, file, files);
+    }
+  }
+  for (const auto& file : files_in(root, "variants/device", ".cuh")) add_closure(root, file, files);
+  return files;
+}
+
+/// Any bytes as a string literal, a line of them to a line. Octal escapes end after three digits,
+/// whatever follows.
+std::string literal(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '\n') {
+      out += "\\n\"\n    \"";
+    } else if (c == '"' || c == '\\' || c == '?') {
+      out += {'\\', c};
+    } else if (c >= ' ' && c <= '~') {
+      out += c;
+    } else {
+      char escape[5];
+      std::snprintf(escape, sizeof escape, "\\%03o", static_cast<unsigned char>(c));
+      out += escape;
+    }
+  }
+  return out + '"';
+}
+
+std::string closures_text(const fs::path& root, const std::string& compiler_and_flags) {
+  std::string out =
+      "// Generated by muse-source-closure.\n#include \"variants/source_closures.h\"\n\n"
+      "namespace muse {\n\nconst SourceClosure kSourceClosures[] = {\n";
+  for (const auto& [name, hash] : closure_hashes(root, compiler_and_flags)) {
+    out += "    {\"" + name + "\", \"" + hash + "\"},\n";
+  }
+  return out + "    {nullptr, nullptr},\n};\n\n}  // namespace muse\n";
+}
+
+// Clang minds strings above 64 KiB, which a standard need not take; every compiler here does.
+std::string embedded_text(const fs::path& root) {
+  std::string out =
+      "// Generated by muse-source-closure.\n#include \"variants/kernel_source.h\"\n\n"
+      "#pragma GCC diagnostic ignored \"-Woverlength-strings\"\n\n"
+      "namespace muse {\n\nconst std::vector<SourceFile>& embedded_sources() {\n"
+      "  using namespace std::string_view_literals;\n"
+      "  static const std::vector<SourceFile> files{\n";
+  for (const std::string& file : embedded_files(root)) {
+    out += "    {\"" + file + "\"sv,\n    " + literal(read(root / file)) + "sv},\n";
+  }
+  return out + "  };\n  return files;\n}\n\n}  // namespace muse\n";
+}
+
+bool write(const char* file, const std::string& text) {
+  std::ofstream out(file, std::ios::binary);
+  out << text;
+  out.close();
+  if (!out) std::cerr << file << ": cannot write\n";
+  return static_cast<bool>(out);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    std::cerr << "usage: muse-source-closure ROOT OUTPUT COMPILER_AND_FLAGS\n";
+  if (argc != 5) {
+    std::cerr << "usage: muse-source-closure ROOT CLOSURES EMBEDDED COMPILER_AND_FLAGS\n";
     return 2;
   }
   const fs::path root = argv[1];
-  std::map<std::string, std::string> hashes;
-  for (const char* stage : {"prepare", "attention", "combine", "gate", "fused"}) {
-    const fs::path folder = root / "variants" / stage;
-    if (!fs::is_directory(folder)) continue;
-    for (const auto& entry : fs::directory_iterator(folder)) {
-      if (entry.path().extension() != ".cpp") continue;
-      const std::string name = std::string(stage) + "/" + entry.path().stem().string();
-      std::string text = argv[3];
-      for (const std::string& file : closure_of(root, "variants/" + name)) {
-        text += '\n' + file + '\n' + read(root / file);
-      }
-      const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
-      char hex[33];
-      std::snprintf(hex, sizeof hex, "%016llx%016llx", static_cast<unsigned long long>(hash.high64),
-                    static_cast<unsigned long long>(hash.low64));
-      hashes[name] = hex;
-    }
-  }
-  std::ofstream out(argv[2]);
-  out << "// Generated by muse-source-closure.\n#include \"variants/source_closures.h\"\n\n"
-         "namespace muse {\n\nconst SourceClosure kSourceClosures[] = {\n";
-  for (const auto& [name, hash] : hashes) out << "    {\"" << name << "\", \"" << hash << "\"},\n";
-  out << "    {nullptr, nullptr},\n};\n\n}  // namespace muse\n";
-  out.close();
-  if (!out) {
-    std::cerr << argv[2] << ": cannot write\n";
-    return 1;
-  }
-  return 0;
+  return write(argv[2], closures_text(root, argv[4])) && write(argv[3], embedded_text(root)) ? 0
+                                                                                             : 1;
 }

@@ -18,6 +18,9 @@ struct SourceFile {
 };
 /// Ordered by path.
 const std::vector<SourceFile>& embedded_sources();
+/// The variant's stem.cuh and every project header that it reaches, by path. Throws
+/// std::logic_error where the stem is not embedded.
+std::vector<SourceFile> embedded_closure(const Variant& variant);
 
 /// What a configuration is called in C++: "splits_4_tile_kv_64" (tunables sorted); "defaults"
 /// without tunables.
@@ -31,7 +34,7 @@ std::string configuration_text(const Candidate& candidate);
 std::string kernel_expression(const Candidate& candidate, std::string_view entry);
 
 /// Hash over everything that the candidate's machine code is made of, compiler and options apart:
-/// the closure of stem.cuh among the embedded sources and configuration_text(). Throws
+/// embedded_closure(), configuration_text() and a kernel_expression() for each entry. Throws
 /// std::logic_error where the stem is not embedded.
 std::string source_hash(const Candidate& candidate);
 
