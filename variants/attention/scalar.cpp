@@ -109,13 +109,13 @@ Variant make_variant() {
     return host::check_host(problem, device, 1, 2);
   };
   variant.span = [](const Configuration& configuration) {
-    return host::attention_span(host::value(configuration, "splits"));
+    return attention_span(value(configuration, "splits"));
   };
   variant.produces = [](const Problem&, const Configuration& configuration) {
-    return host::attention_handoff(host::value(configuration, "splits"), PartialType::kF32);
+    return attention_handoff(value(configuration, "splits"), PartialType::kF32);
   };
   variant.consumes = [](const Problem&, const Configuration&, const Handoff& handoff) {
-    return host::takes(HandoffKind::kQ8, handoff);
+    return takes(HandoffKind::kQ8, handoff);
   };
   variant.geometry = [](const Problem&, const Configuration&, const DeviceClass&) {
     return host::one_launch("attention_scalar", 1);
@@ -125,7 +125,7 @@ Variant make_variant() {
     return Arguments::of(Args{.in = host::attention_inputs(problem, buffers, buffers.q8),
                               .partials = host::partials_of(buffers),
                               .o = buffers.o,
-                              .splits = host::value(configuration, "splits")});
+                              .splits = value(configuration, "splits")});
   };
   variant.host_entry = run;
   return variant;

@@ -77,7 +77,7 @@ void run(const Arguments& arguments, int /*launch*/) {
 
 int64_t scratch_bytes(const Problem& problem, const Configuration& configuration) {
   return AttendScratch::bytes(problem.q_len * problem.group(), problem.head_dim,
-                              host::value(configuration, "tile_kv"));
+                              value(configuration, "tile_kv"));
 }
 
 Arguments bind(const Problem& problem, const Configuration& configuration, const Buffers& buffers,
@@ -85,9 +85,9 @@ Arguments bind(const Problem& problem, const Configuration& configuration, const
   return Arguments::of(Args{.in = host::attention_inputs(problem, buffers, buffers.q8),
                             .partials = host::partials_of(buffers),
                             .o = buffers.o,
-                            .splits = host::value(configuration, "splits"),
-                            .tile_kv = host::value(configuration, "tile_kv"),
-                            .threads = static_cast<int>(host::value(configuration, "threads")),
+                            .splits = value(configuration, "splits"),
+                            .tile_kv = value(configuration, "tile_kv"),
+                            .threads = static_cast<int>(value(configuration, "threads")),
                             .workspace = static_cast<std::byte*>(workspace),
                             .scratch_bytes = scratch_bytes(problem, configuration)});
 }
@@ -104,23 +104,22 @@ Variant make_variant() {
   variant.declared = {.batch_invariant = true};
   variant.supports = [](const Problem& problem, const Configuration& configuration,
                         const DeviceClass& device) {
-    return host::check_host(problem, device, host::value(configuration, "threads"),
-                            host::kDimBlock);
+    return host::check_host(problem, device, value(configuration, "threads"), host::kDimBlock);
   };
   variant.span = [](const Configuration& configuration) {
-    return host::attention_span(host::value(configuration, "splits"));
+    return attention_span(value(configuration, "splits"));
   };
   variant.produces = [](const Problem&, const Configuration& configuration) {
-    return host::attention_handoff(
-        host::value(configuration, "splits"),
-        host::value(configuration, "partial_bits") == 16 ? PartialType::kBf16 : PartialType::kF32);
+    return attention_handoff(
+        value(configuration, "splits"),
+        value(configuration, "partial_bits") == 16 ? PartialType::kBf16 : PartialType::kF32);
   };
   variant.consumes = [](const Problem&, const Configuration&, const Handoff& handoff) {
-    return host::takes(HandoffKind::kQ8, handoff);
+    return takes(HandoffKind::kQ8, handoff);
   };
   variant.geometry = [](const Problem& problem, const Configuration& configuration,
                         const DeviceClass&) {
-    const int64_t threads = host::value(configuration, "threads");
+    const int64_t threads = value(configuration, "threads");
     return host::one_launch("attention_simd", threads,
                             threads * scratch_bytes(problem, configuration));
   };

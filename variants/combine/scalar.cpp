@@ -50,7 +50,7 @@ Variant make_variant() {
     return Handoff{.kind = HandoffKind::kO};
   };
   variant.consumes = [](const Problem&, const Configuration&, const Handoff& handoff) {
-    return host::takes_partials(handoff);
+    return takes_partials(handoff, host::kMaxSplits);
   };
   variant.geometry = [](const Problem&, const Configuration&, const DeviceClass&) {
     return host::one_launch("combine_scalar", 1);

@@ -52,23 +52,21 @@ Variant make_variant() {
   variant.declared = {.batch_invariant = true};
   variant.supports = [](const Problem& problem, const Configuration& configuration,
                         const DeviceClass& device) {
-    return host::check_host(problem, device, host::value(configuration, "threads"),
-                            host::kDimBlock);
+    return host::check_host(problem, device, value(configuration, "threads"), host::kDimBlock);
   };
   variant.span = [](const Configuration&) { return Span{Stage::kCombine, Stage::kCombine}; };
   variant.produces = [](const Problem&, const Configuration&) {
     return Handoff{.kind = HandoffKind::kO};
   };
   variant.consumes = [](const Problem&, const Configuration&, const Handoff& handoff) {
-    return host::takes_partials(handoff);
+    return takes_partials(handoff, host::kMaxSplits);
   };
   variant.geometry = [](const Problem&, const Configuration& configuration, const DeviceClass&) {
-    return host::one_launch("combine_simd", host::value(configuration, "threads"));
+    return host::one_launch("combine_simd", value(configuration, "threads"));
   };
   variant.bind = [](const Problem& problem, const Configuration& configuration,
                     const Buffers& buffers, void*, const TensorMapEncoder&, int) {
-    return Arguments::of(
-        host::combine_args(problem, buffers, host::value(configuration, "threads")));
+    return Arguments::of(host::combine_args(problem, buffers, value(configuration, "threads")));
   };
   variant.host_entry = run;
   return variant;

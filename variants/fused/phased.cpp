@@ -79,7 +79,7 @@ void run(const Arguments& arguments, int /*launch*/) {
       [&](int worker, int64_t item) { attention_phase(kernels, args, worker, item); });
 }
 
-bool gated(const Configuration& configuration) { return host::value(configuration, "gate") == 1; }
+bool gated(const Configuration& configuration) { return value(configuration, "gate") == 1; }
 
 int64_t q8_bytes(const Problem& problem) {
   return host::whole_lines(problem.tokens() * problem.num_q_heads * problem.head_dim);
@@ -95,7 +95,7 @@ Arguments bind(const Problem& problem, const Configuration& configuration, const
   return Arguments::of(
       Args{.prepare = host::prepare_inputs(problem, buffers, q8),
            .attention = host::attention_inputs(problem, buffers, q8),
-           .gate = host::gate_args(problem, buffers, host::value(configuration, "threads")),
+           .gate = host::gate_args(problem, buffers, value(configuration, "threads")),
            .o = gated(configuration) ? nullptr : buffers.o,
            .q8_tap = buffers.q8_tap,
            .o_tap = buffers.o_tap,
@@ -111,8 +111,7 @@ Variant make_variant() {
   variant.declared = {.batch_invariant = true};
   variant.supports = [](const Problem& problem, const Configuration& configuration,
                         const DeviceClass& device) {
-    return host::check_host(problem, device, host::value(configuration, "threads"),
-                            host::kDimBlock);
+    return host::check_host(problem, device, value(configuration, "threads"), host::kDimBlock);
   };
   variant.span = [](const Configuration& configuration) {
     return Span{Stage::kPrepare, gated(configuration) ? Stage::kGate : Stage::kCombine};
@@ -121,11 +120,11 @@ Variant make_variant() {
     return Handoff{.kind = gated(configuration) ? HandoffKind::kOut : HandoffKind::kO};
   };
   variant.consumes = [](const Problem&, const Configuration&, const Handoff& handoff) {
-    return host::takes(HandoffKind::kQkv, handoff);
+    return takes(HandoffKind::kQkv, handoff);
   };
   variant.geometry = [](const Problem& problem, const Configuration& configuration,
                         const DeviceClass&) {
-    const int64_t threads = host::value(configuration, "threads");
+    const int64_t threads = value(configuration, "threads");
     return host::one_launch("fused_phased", threads,
                             q8_bytes(problem) + threads * scratch_bytes(problem));
   };

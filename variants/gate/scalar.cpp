@@ -50,7 +50,7 @@ Variant make_variant() {
     return Handoff{.kind = HandoffKind::kOut};
   };
   variant.consumes = [](const Problem&, const Configuration&, const Handoff& handoff) {
-    return host::takes(HandoffKind::kO, handoff);
+    return takes(HandoffKind::kO, handoff);
   };
   variant.geometry = [](const Problem&, const Configuration&, const DeviceClass&) {
     return host::one_launch("gate_scalar", 1);

@@ -2,13 +2,9 @@
 // The weights; splits are taken in ascending order, so that every run adds in the same order.
 #include "variants/host/combine_args.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
-
-#include "variants/host/contract.h"
 
 namespace muse::host {
 
@@ -27,14 +23,6 @@ SplitWeights split_weights(const CombineArgs& args, int64_t token, int64_t head)
   }
   for (int64_t s = 0; s < splits.count && sum != 0; ++s) splits.weight[s] /= sum;
   return splits;
-}
-
-Support takes_partials(const Handoff& handoff) {
-  if (handoff.kind == HandoffKind::kPartials && handoff.split_capacity > kMaxSplits) {
-    return Support::no(
-        fmt::format("takes at most {} splits, not {}", kMaxSplits, handoff.split_capacity));
-  }
-  return takes(HandoffKind::kPartials, handoff);
 }
 
 }  // namespace muse::host

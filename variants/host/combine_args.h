@@ -44,7 +44,4 @@ struct SplitWeights {
 };
 SplitWeights split_weights(const CombineArgs& args, int64_t token, int64_t head);
 
-/// Takes Partials of at most kMaxSplits splits.
-Support takes_partials(const Handoff& handoff);
-
 }  // namespace muse::host

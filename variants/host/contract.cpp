@@ -4,17 +4,7 @@
 
 #include <fmt/format.h>
 
-#include <stdexcept>
-
 namespace muse::host {
-
-int64_t value(const Configuration& configuration, std::string_view tunable) {
-  const auto found = configuration.find(tunable);
-  if (found == configuration.end()) {
-    throw std::out_of_range(fmt::format("configuration without tunable '{}'", tunable));
-  }
-  return found->second;
-}
 
 Tunable threads_tunable() { return {.name = "threads", .values = {1, 2, 4}, .default_value = 1}; }
 
@@ -34,11 +24,6 @@ Support check_host(const Problem& problem, const DeviceClass& device, int64_t th
         fmt::format("head_dim {}: only multiples of {} up to 256", problem.head_dim, dim_multiple));
   }
   return Support::yes();
-}
-
-Support takes(HandoffKind kind, const Handoff& handoff) {
-  if (handoff.kind == kind) return Support::yes();
-  return Support::no(fmt::format("takes {}, not {}", name(kind), name(handoff.kind)));
 }
 
 Geometry one_launch(const std::string& label, int64_t threads, int64_t workspace_bytes) {

@@ -6,12 +6,10 @@
 #include <cstdint>
 #include <string>
 
+#include "variants/contract.h"
 #include "variants/variant.h"
 
 namespace muse::host {
-
-/// The value of a tunable the configuration must have; throws std::out_of_range without it.
-int64_t value(const Configuration& configuration, std::string_view tunable);
 
 /// threads {1, 2, 4}, 1 unless tuned.
 Tunable threads_tunable();
@@ -20,9 +18,6 @@ Tunable threads_tunable();
 /// that do not divide, a head_dim that is no multiple of `dim_multiple` or above 256.
 Support check_host(const Problem& problem, const DeviceClass& device, int64_t threads,
                    int64_t dim_multiple);
-
-/// Yes for a hand-off of that kind.
-Support takes(HandoffKind kind, const Handoff& handoff);
 
 /// One launch with that many threads.
 Geometry one_launch(const std::string& label, int64_t threads, int64_t workspace_bytes = 0);

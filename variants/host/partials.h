@@ -20,16 +20,6 @@ struct Partials {
   uint16_t* bf16(int64_t row, int64_t dim) const { return static_cast<uint16_t*>(o) + row * dim; }
 };
 
-/// What attention covers and leaves behind with a capacity of `splits`: with one split it covers
-/// combine and leaves O.
-inline Span attention_span(int64_t splits) {
-  return {Stage::kAttention, splits > 1 ? Stage::kAttention : Stage::kCombine};
-}
-inline Handoff attention_handoff(int64_t splits, PartialType type) {
-  if (splits == 1) return {.kind = HandoffKind::kO};
-  return {.kind = HandoffKind::kPartials, .partial_type = type, .split_capacity = splits};
-}
-
 inline Partials partials_of(const Buffers& buffers) {
   return {.type = buffers.partial_type,
           .capacity = buffers.split_capacity,

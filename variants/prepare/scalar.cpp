@@ -82,7 +82,7 @@ Variant make_variant() {
     return Handoff{.kind = HandoffKind::kQ8};
   };
   variant.consumes = [](const Problem&, const Configuration&, const Handoff& handoff) {
-    return host::takes(HandoffKind::kQkv, handoff);
+    return takes(HandoffKind::kQkv, handoff);
   };
   variant.geometry = [](const Problem&, const Configuration&, const DeviceClass&) {
     return host::one_launch("prepare_scalar", 1);

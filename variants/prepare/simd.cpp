@@ -28,23 +28,22 @@ Variant make_variant() {
   variant.declared = {.batch_invariant = true};
   variant.supports = [](const Problem& problem, const Configuration& configuration,
                         const DeviceClass& device) {
-    return host::check_host(problem, device, host::value(configuration, "threads"),
-                            host::kDimBlock);
+    return host::check_host(problem, device, value(configuration, "threads"), host::kDimBlock);
   };
   variant.span = [](const Configuration&) { return Span{Stage::kPrepare, Stage::kPrepare}; };
   variant.produces = [](const Problem&, const Configuration&) {
     return Handoff{.kind = HandoffKind::kQ8};
   };
   variant.consumes = [](const Problem&, const Configuration&, const Handoff& handoff) {
-    return host::takes(HandoffKind::kQkv, handoff);
+    return takes(HandoffKind::kQkv, handoff);
   };
   variant.geometry = [](const Problem&, const Configuration& configuration, const DeviceClass&) {
-    return host::one_launch("prepare_simd", host::value(configuration, "threads"));
+    return host::one_launch("prepare_simd", value(configuration, "threads"));
   };
   variant.bind = [](const Problem& problem, const Configuration& configuration,
                     const Buffers& buffers, void*, const TensorMapEncoder&, int) {
     return Arguments::of(Args{.in = host::prepare_inputs(problem, buffers, buffers.q8),
-                              .threads = static_cast<int>(host::value(configuration, "threads"))});
+                              .threads = static_cast<int>(value(configuration, "threads"))});
   };
   variant.host_entry = run;
   return variant;

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of heads, 64 elements, as eight lanes hold them: loads, stores and the arithmetic of prepare
+// and gate.
+#pragma once
+
+#include "variants/device/ptx.cuh"
+
+namespace muse::device {
+
+inline constexpr int kHeadDim = 64;
+inline constexpr int kSlice = 8;  // consecutive elements of one lane: 16 bytes of bf16
+inline constexpr int kRowLanes = kHeadDim / kSlice;
+
+#if defined(MUSE_DEVICE_CODE)
+
+inline constexpr uint32_t kWholeWarp = 0xFFFFFFFFU;
+
+/// One lane's share of a row. Lane l of a row's lanes holds elements 8*l to 8*l + 7.
+struct Slice {
+  float x[kSlice];
+};
+
+__device__ __forceinline__ Slice unpack_bf16(const Words4& words) {
+  Slice slice;
+#pragma unroll
+  for (int i = 0; i < kSlice / 2; ++i) {
+    const F32x2 pair = bf16x2_to_f32x2(words.word[i]);
+    slice.x[2 * i] = pair.low;
+    slice.x[2 * i + 1] = pair.high;
+  }
+  return slice;
+}
+
+__device__ __forceinline__ Words4 pack_bf16(const Slice& slice) {
+  Words4 words;
+#pragma unroll
+  for (int i = 0; i < kSlice / 2; ++i) {
+    words.word[i] = f32x2_to_bf16x2(slice.x[2 * i], slice.x[2 * i + 1]);
+  }
+  return words;
+}
+
+/// RN_bf16 of each element, widened again.
+__device__ __forceinline__ Slice round_bf16(const Slice& slice) {
+  return unpack_bf16(pack_bf16(slice));
+}
+
+__device__ __forceinline__ Slice load_bf16(const uint16_t* slice) {
+  return unpack_bf16(load_words4(slice));
+}
+
+__device__ __forceinline__ Slice load_f32(const float* slice) {
+  const Words4 low = load_words4(slice);
+  const Words4 high = load_words4(slice + kSlice / 2);
+  Slice result;
+#pragma unroll
+  for (int i = 0; i < kSlice / 2; ++i) {
+    result.x[i] = f32_from_bits(low.word[i]);
+    result.x[kSlice / 2 + i] = f32_from_bits(high.word[i]);
+  }
+  return result;
+}
+
+__device__ __forceinline__ void store_bf16(uint16_t* out, const Slice& slice) {
+  store_words4(out, pack_bf16(slice));
+}
+
+/// E4 of each element.
+__device__ __forceinline__ void store_e4m3(uint8_t* out, const Slice& slice) {
+  Words2 words;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float* x = slice.x + 4 * i;
+    const uint32_t high = f32x2_to_e4m3x2(x[2], x[3]);
+    words.word[i] = f32x2_to_e4m3x2(x[0], x[1]) | high << 16;
+  }
+  store_words2(out, words);
+}
+
+/// Over the eight lanes of a row; every lane of the warp calls it, every lane gets the sum.
+__device__ __forceinline__ float row_sum(float value) {
+#pragma unroll
+  for (int distance = 1; distance < kRowLanes; distance *= 2) {
+    value += __shfl_xor_sync(kWholeWarp, value, distance);
+  }
+  return value;
+}
+
+/// 1 / sqrt(mean(x^2) + 1e-5) of the row; every lane of the warp calls it.
+__device__ __forceinline__ float reciprocal_rms(const Slice& slice) {
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < kSlice; ++i) squares += slice.x[i] * slice.x[i];
+  return rsqrtf(row_sum(squares) * (1.0F / kHeadDim) + 1e-5F);
+}
+
+/// RN_bf16(x * factor).
+__device__ __forceinline__ Slice scaled(const Slice& slice, float factor) {
+  Slice result;
+#pragma unroll
+  for (int i = 0; i < kSlice; ++i) result.x[i] = slice.x[i] * factor;
+  return round_bf16(result);
+}
+
+/// RN_bf16(x / divisor). A true division: the product with the reciprocal rounds elsewhere.
+__device__ __forceinline__ Slice divided(const Slice& slice, float divisor) {
+  Slice result;
+#pragma unroll
+  for (int i = 0; i < kSlice; ++i) result.x[i] = slice.x[i] / divisor;
+  return round_bf16(result);
+}
+
+/// RoPE on interleaved pairs (2j, 2j+1), rounded to bf16. cos_sin: the position's row, f32 [D],
+/// cosines of the pairs in the first half, sines in the second.
+__device__ __forceinline__ Slice rotated(const Slice& y, const float* cos_sin, int lane) {
+  constexpr int kPairs = kSlice / 2;
+  const Words4 cosines = load_words4(cos_sin + lane * kPairs);
+  const Words4 sines = load_words4(cos_sin + kHeadDim / 2 + lane * kPairs);
+  Slice z;
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    const float c = f32_from_bits(cosines.word[i]);
+    const float s = f32_from_bits(sines.word[i]);
+    const float even = y.x[2 * i];
+    const float odd = y.x[2 * i + 1];
+    z.x[2 * i] = even * c - odd * s;
+    z.x[2 * i + 1] = odd * c + even * s;
+  }
+  return round_bf16(z);
+}
+
+/// 1 / (1 + exp(-g)) by exp(-|g|), which cannot overflow: far below 0 it keeps its digits.
+__device__ __forceinline__ float sigmoid(float g) {
+  const float e = expf(g < 0 ? g : -g);
+  return (g < 0 ? e : 1.0F) / (1.0F + e);
+}
+
+/// The row of O over its rms, times the sigmoid of its gate; every lane of the warp calls it.
+__device__ __forceinline__ Slice gated(const Slice& o, const Slice& gate) {
+  const float r = reciprocal_rms(o);
+  Slice result;
+#pragma unroll
+  for (int i = 0; i < kSlice; ++i) result.x[i] = o.x[i] * r * sigmoid(gate.x[i]);
+  return result;
+}
+
+#endif  // MUSE_DEVICE_CODE
+
+}  // namespace muse::device
