@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// A GPU as a target: one context, one stream, everything in order on it.
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "profiler/cupti_sampler.h"
+#include "profiler/device_cache.h"
+#include "profiler/event_sampler.h"
+#include "tuner/backend.h"
+#include "tuner/cuda_difference.h"
+#include "tuner/cuda_error.h"
+#include "tuner/cuda_program.h"
+#include "tuner/cuda_tensor_map.h"
+#include "variants/runtime/device_class_cuda.h"
+
+namespace muse::tuner {
+namespace {
+
+constexpr int64_t kWorkspaceAlignment = 256;
+
+[[noreturn]] void throw_no_device(cudaError_t error, int device) {
+  cudaGetLastError();
+  throw TargetError(
+      TargetError::Kind::kDevice, error,
+      fmt::format("cuda:{}: {}; {}", device, cuda_error_text(error), cuda_remedy(error)));
+}
+
+/// The first call of a process: whatever keeps CUDA from working shows here.
+void require_device(int device) {
+  int count = 0;
+  const auto require = [device](cudaError_t error) {
+    if (error != cudaSuccess) throw_no_device(error, device);
+  };
+  require(cudaGetDeviceCount(&count));
+  if (count == 0) throw_no_device(cudaErrorNoDevice, device);
+  if (device < 0 || device >= count) {
+    throw TargetError(
+        TargetError::Kind::kDevice, cudaErrorInvalidDevice,
+        fmt::format("cuda:{}: {} visible here; use {}", device,
+                    count == 1 ? "one device is" : fmt::format("{} devices are", count),
+                    count == 1 ? "cuda:0" : fmt::format("cuda:0 to cuda:{}", count - 1)));
+  }
+  require(cudaInitDevice(device, 0, 0));
+  require(cudaSetDevice(device));
+}
+
+std::string uuid_text(const cudaUUID_t& uuid) {
+  std::string text = "GPU-";
+  for (int i = 0; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", static_cast<unsigned char>(uuid.bytes[i]));
+  }
+  return text;
+}
+
+/// The profiler's sampler, whose errors are the device's.
+class CudaSampler final : public profiler::Sampler {
+ public:
+  explicit CudaSampler(std::unique_ptr<profiler::Sampler> inner) : inner_(std::move(inner)) {}
+  profiler::Timer timer() const override { return inner_->timer(); }
+  double step_ns() const override { return inner_->step_ns(); }
+  std::string version() const override { return inner_->version(); }
+  profiler::Sample take(const std::function<void()>& before, const std::function<void()>& work,
+                        const std::vector<std::string>& kernels) override {
+    return with_cuda_errors([&] { return inner_->take(before, work, kernels); });
+  }
+
+ private:
+  std::unique_ptr<profiler::Sampler> inner_;
+};
+
+std::unique_ptr<profiler::Sampler> make_sampler(profiler::Timer timer, cudaStream_t stream) {
+  switch (timer) {
+    case profiler::Timer::kCupti: {
+      auto sampler = profiler::make_cupti_sampler(stream);
+      if (sampler) return *std::move(sampler);
+      throw TargetError(TargetError::Kind::kTimer, sampler.error().code, sampler.error().what);
+    }
+    case profiler::Timer::kEvents:
+      return with_cuda_errors([&] { return profiler::make_event_sampler(stream); });
+    case profiler::Timer::kHost:
+      break;
+  }
+  throw TargetError(TargetError::Kind::kTimer, 0, "a GPU has no timer 'host'");
+}
+
+class Stream {
+ public:
+  Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream"); }
+  ~Stream() { cudaStreamDestroy(stream_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(const CudaOptions& options)
+      : device_class_(device_class_of(options.device)),
+        toolkit_(options.toolkit),
+        modules_(options.cache, options.toolkit, device_class_.isa) {
+    queue_.stream = stream_.get();
+    check(cudaGetDeviceProperties(&queue_.properties, options.device), "asking for properties");
+    instance_ =
+        profiler::cuda_device_instance(uuid_text(queue_.properties.uuid), queue_.properties.name);
+    encoder_ = make_tensor_map_encoder();
+    difference_ = static_cast<unsigned long long*>(allocate(sizeof *difference_));
+    sampler_.emplace(make_sampler(options.timer, stream_.get()));
+    with_cuda_errors([&] { cache_.emplace(stream_.get()); });
+  }
+  ~CudaBackend() override { release(difference_); }
+
+  TargetKind target() const override { return TargetKind::kCuda; }
+  const DeviceClass& device_class() const override { return device_class_; }
+  const profiler::DeviceInstance& device_instance() const override { return instance_; }
+  std::string toolkit() const override { return toolkit_; }
+
+  void* allocate(int64_t bytes) override {
+    size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total), "asking for free memory");
+    void* address = nullptr;
+    const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+    const cudaError_t error = bytes < 0 ? cudaErrorMemoryAllocation : cudaMalloc(&address, size);
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // told here; the next call shall not tell it again
+      throw TrialError(Outcome::kOom,
+                       fmt::format("out of device memory: {} bytes requested, {} free of {}", bytes,
+                                   free, total));
+    }
+    check(error, "allocating device memory");
+    return address;
+  }
+  // After a fault this fails like everything else, and the process ends.
+  void release(void* address) override { cudaFree(address); }
+
+  void upload(void* target, const void* host, int64_t bytes) override {
+    copy(target, host, bytes, cudaMemcpyHostToDevice);
+  }
+  void download(void* host, const void* target, int64_t bytes) override {
+    copy(host, target, bytes, cudaMemcpyDeviceToHost);
+    synchronize();
+  }
+  void fill(void* target, uint8_t byte, int64_t bytes) override {
+    if (bytes <= 0) return;
+    check(cudaMemsetAsync(target, byte, static_cast<size_t>(bytes), stream_.get()),
+          "filling device memory");
+  }
+  void copy(void* target, const void* source, int64_t bytes) override {
+    copy(target, source, bytes, cudaMemcpyDeviceToDevice);
+  }
+  int64_t first_difference(const void* a, const void* b, int64_t bytes) override {
+    fill(difference_, 0xFF, sizeof *difference_);
+    check(
+        static_cast<cudaError_t>(enqueue_first_difference(a, b, bytes, difference_, stream_.get())),
+        "comparing device memory");
+    int64_t offset = -1;  // all bits set, as the device's word where nothing differs
+    download(&offset, difference_, sizeof offset);
+    return offset;
+  }
+  /// Whatever shows here went wrong on the device, whose context is lost with it.
+  void synchronize() override {
+    const cudaError_t error = cudaStreamSynchronize(stream_.get());
+    if (error != cudaSuccess) throw DeviceFault(cuda_error_text(error));
+  }
+
+  std::unique_ptr<Program> bind(const Candidate& candidate, const Problem& problem,
+                                const Buffers& buffers, void* workspace) override;
+  std::unique_ptr<Program> capture(const std::vector<Program*>& programs, bool pdl) override {
+    std::vector<CudaProgram*> bound;
+    for (Program* program : programs) bound.push_back(static_cast<CudaProgram*>(program));
+    return capture_graph(queue_, bound, pdl);
+  }
+  std::optional<TargetTruth> attention_truth(const Problem&, const Buffers&) override {
+    return std::nullopt;
+  }
+
+  profiler::Sampler& sampler() override { return *sampler_; }
+  void flush_caches() override {
+    with_cuda_errors([&] { cache_->flush(); });
+  }
+  profiler::ClockReading read_clock() override { return profiler::read_gpu_clock(instance_.uuid); }
+  std::string protocol() const override {
+    return fmt::format(
+        "timer={}; sampler={}; cold=flush before the sample; flush={}; "
+        "warm=after the predecessor, no flush; memory=cudaMalloc, guarded; chain=one graph",
+        profiler::name(sampler_->timer()), sampler_->version(), cache_->recipe());
+  }
+
+ private:
+  static DeviceClass device_class_of(int device) {
+    require_device(device);
+    auto device_class = cuda_device_class(device);
+    if (!device_class) throw_no_device(static_cast<cudaError_t>(device_class.error()), device);
+    return *std::move(device_class);
+  }
+  void copy(void* target, const void* source, int64_t bytes, cudaMemcpyKind kind) {
+    if (bytes <= 0) return;
+    check(cudaMemcpyAsync(target, source, static_cast<size_t>(bytes), kind, stream_.get()),
+          "copying memory");
+  }
+
+  // Members die in reverse: modules before the stream.
+  DeviceClass device_class_;
+  std::string toolkit_;
+  Stream stream_;
+  CudaQueue queue_;
+  CudaModules modules_;
+  profiler::DeviceInstance instance_;
+  TensorMapEncoder encoder_;
+  unsigned long long* difference_ = nullptr;
+  std::optional<CudaSampler> sampler_;
+  std::optional<profiler::DeviceCache> cache_;
+};
+
+std::unique_ptr<Program> CudaBackend::bind(const Candidate& candidate, const Problem& problem,
+                                           const Buffers& buffers, void* workspace) {
+  const Variant& variant = *candidate.variant;
+  const std::string name = key(candidate);
+  if (variant.target.kind != TargetKind::kCuda) {
+    throw TrialError(Outcome::kLaunchFailed, name + " is not for a GPU");
+  }
+  const Geometry geometry = variant.geometry(problem, candidate.configuration, device_class_);
+  std::vector<void*> workspaces{workspace};
+  if (geometry.workspace.double_buffered) {
+    if (geometry.workspace.bytes % kWorkspaceAlignment != 0) {
+      throw TrialError(Outcome::kLaunchFailed,
+                       fmt::format("{}: its double-buffered workspace of {} bytes is no multiple "
+                                   "of {}",
+                                   name, geometry.workspace.bytes, kWorkspaceAlignment));
+    }
+    workspaces.push_back(static_cast<uint8_t*>(workspace) + geometry.workspace.bytes);
+  }
+  auto module = modules_.get(candidate);
+  std::vector<CudaLaunch> launches;
+  for (size_t i = 0; i < geometry.launches.size(); ++i) {
+    CudaLaunch launch{&module->kernel(geometry.launches[i].entry), geometry.launches[i], {}};
+    for (void* area : workspaces) {
+      launch.arguments.push_back(variant.bind(problem, candidate.configuration, buffers, area,
+                                              encoder_, static_cast<int>(i)));
+    }
+    launches.push_back(std::move(launch));
+  }
+  return std::make_unique<CudaProgram>(queue_, name, std::move(module), std::move(launches));
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
+  try {
+    return std::make_unique<CudaBackend>(options);
+  } catch (const TrialError& error) {  // not even what the tuner itself needs can be had
+    throw TargetError(TargetError::Kind::kDevice, 0, error.what());
+  } catch (const DeviceFault& error) {
+    throw TargetError(TargetError::Kind::kDevice, 0, error.what());
+  }
+}
+
+}  // namespace muse::tuner
