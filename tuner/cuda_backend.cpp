@@ -15,6 +15,7 @@
 #include "tuner/cuda_error.h"
 #include "tuner/cuda_program.h"
 #include "tuner/cuda_tensor_map.h"
+#include "tuner/cuda_truth.h"
 #include "variants/runtime/device_class_cuda.h"
 
 namespace muse::tuner {
@@ -177,8 +178,9 @@ class CudaBackend final : public Backend {
     for (Program* program : programs) bound.push_back(static_cast<CudaProgram*>(program));
     return capture_graph(queue_, bound, pdl);
   }
-  std::optional<TargetTruth> attention_truth(const Problem&, const Buffers&) override {
-    return std::nullopt;
+  std::optional<TargetTruth> attention_truth(const Problem& problem,
+                                             const Buffers& buffers) override {
+    return cuda_attention_truth(*this, stream_.get(), problem, buffers);
   }
 
   profiler::Sampler& sampler() override { return *sampler_; }
