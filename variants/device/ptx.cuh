@@ -86,6 +86,56 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return result;
 }
 
+/// To nearest even; beyond 65504 infinity.
+__device__ __forceinline__ uint32_t f32x2_to_f16x2(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+/// Four of the eight bytes of b:a, the lowest first; a selector's hex digits name them: 0..3 in a,
+/// 4..7 in b.
+template <uint32_t kSelector>
+__device__ __forceinline__ uint32_t pick_bytes(uint32_t a, uint32_t b) {
+  uint32_t picked;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(picked) : "r"(a), "r"(b), "n"(kSelector));
+  return picked;
+}
+
+/// acc[16, 8] += a[16, 16] * b[16, 8], f16 with f32 sums, spread over the warp. With g = lane / 4
+/// and t = lane % 4 a lane holds, two elements to a word, a: (g, 2t..), (g + 8, 2t..), (g, 2t
+/// + 8..), (g + 8, 2t + 8..); b: (2t.., g), (2t + 8.., g); acc: (g, 2t), (g, 2t + 1), (g + 8, 2t),
+/// (g + 8, 2t + 1).
+__device__ __forceinline__ void mma_m16n8k16_f16(float (&acc)[4], const uint32_t (&a)[4],
+                                                 const uint32_t (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/// Starts copying 16 bytes from global to shared memory, past L1; both aligned to 16. Where `read`
+/// is false nothing is read and zeros are written.
+__device__ __forceinline__ void copy_async_16(void* shared, const void* global, bool read) {
+  const auto target = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  const int source_bytes = read ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(global),
+               "r"(source_bytes)
+               : "memory");
+}
+
+/// Closes a group of this thread's copies, which may be empty.
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/// Returns once at most the newest `kPending` groups of this thread are under way. Other threads
+/// see what was copied after a barrier.
+template <int kPending>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
 }  // namespace muse::device
 
 #endif  // MUSE_DEVICE_CODE

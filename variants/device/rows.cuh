@@ -15,7 +15,27 @@ inline constexpr int kRowLanes = kHeadDim / kSlice;
 
 inline constexpr uint32_t kWholeWarp = 0xFFFFFFFFU;
 
-/// One lane's share of a row. Lane l of a row's lanes holds elements 8*l to 8*l + 7.
+/// The row a thread works on, of tokens * heads rows in memory order, and its place in it.
+struct RowPlace {
+  int token, head;
+  int lane;     // of the row's lanes
+  bool exists;  // where not, token and head are 0, so that loads are harmless and shuffles whole
+};
+template <int kThreads, int kLanes = kRowLanes>
+__device__ __forceinline__ RowPlace row_place(int tokens, int heads) {
+  static_assert(kThreads % 32 == 0 && 32 % kLanes == 0, "a row lies within one warp");
+  const int row = blockIdx.x * (kThreads / kLanes) + threadIdx.x / kLanes;
+  const int lane = threadIdx.x % kLanes;
+  if (row >= tokens * heads) return {0, 0, lane, false};
+  return {row / heads, row % heads, lane, true};
+}
+
+/// The first element of a token's head in an array of rows, `heads` to a token.
+__device__ __forceinline__ int64_t row_start(int64_t token, int heads, int head) {
+  return (token * heads + head) * kHeadDim;
+}
+
+/// One lane's share of a row. Lane l of eight holds elements 8*l to 8*l + 7.
 struct Slice {
   float x[kSlice];
 };
@@ -127,6 +147,13 @@ __device__ __forceinline__ Slice rotated(const Slice& y, const float* cos_sin, i
     z.x[2 * i + 1] = odd * c + even * s;
   }
   return round_bf16(z);
+}
+
+/// The gate's slice of a token's head in qkv: bf16 [T, (2*Hq+2*Hkv)*D], gates behind q, k and v.
+__device__ __forceinline__ Slice load_gate(const uint16_t* qkv, int q_heads, int kv_heads,
+                                           int token, int head, int slice) {
+  const int before = q_heads + 2 * kv_heads;
+  return load_bf16(qkv + row_start(token, before + q_heads, before + head) + slice * kSlice);
 }
 
 /// 1 / (1 + exp(-g)) by exp(-|g|), which cannot overflow: far below 0 it keeps its digits.

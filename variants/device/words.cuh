@@ -21,6 +21,8 @@ struct F32x2 {
   float low, high;  // low: the lower half of a packed word, the lower address in memory
 };
 
+__device__ __forceinline__ float minus_infinity() { return f32_from_bits(0xFF800000U); }
+
 /// One access of 8 or 16 bytes to an address aligned to as many.
 __device__ __forceinline__ Words2 load_words2(const void* address) {
   return *static_cast<const Words2*>(address);
