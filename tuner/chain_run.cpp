@@ -43,6 +43,8 @@ void contained(const Candidate& candidate, const char* action, const Work& work)
     work();
   } catch (const TrialError&) {
     throw;
+  } catch (const DeviceFault&) {
+    throw;
   } catch (const std::bad_alloc& error) {
     throw TrialError(Outcome::kOom, text(error.what()));
   } catch (const std::exception& error) {

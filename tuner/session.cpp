@@ -26,6 +26,7 @@ struct Session::Bound {
   std::vector<Step> feeder, chain;
   std::unique_ptr<Program> graph;    ///< the chain captured, where the target has graphs
   std::vector<std::string> kernels;  ///< what a sampler may see of the chain
+  bool warm = false;                 ///< has run once, untimed
   std::string fault_reason;          ///< not empty: it cannot be bound
   Outcome fault = Outcome::kOk;
 };
@@ -113,7 +114,18 @@ Session::~Session() = default;
 
 ValidationReport Session::judge(const Chain& chain, const Shape& shape,
                                 const ValidateOptions& options) {
-  shaped_.reset();
+  // On a GPU the shape at hand may stay, where there is room: only the host computes beside it.
+  if (backend_->target() == TargetKind::kHost) shaped_.reset();
+  ValidationReport report = judge_once(chain, shape, options);
+  if (report.outcome == Outcome::kOom && shaped_) {
+    shaped_.reset();
+    report = judge_once(chain, shape, options);
+  }
+  return report;
+}
+
+ValidationReport Session::judge_once(const Chain& chain, const Shape& shape,
+                                     const ValidateOptions& options) {
   publisher_.at(0, -1, -1);
   try {
     return muse::tuner::validate(*backend_, chain, shape, options);
@@ -152,8 +164,30 @@ Session::Shaped& Session::shaped(const Shape& shape, uint64_t seed) {
   return *shaped_;
 }
 
+// The first run loads code and sizes stacks on a GPU; none of that belongs into a sample.
+void Session::warm_up(Bound& bound, int index) {
+  if (bound.warm || backend_->target() == TargetKind::kHost) return;
+  feed(bound, index);
+  run(publisher_, bound.chain, index);
+  backend_->synchronize();
+  bound.warm = true;
+}
+
+void Session::feed(const Bound& bound, int index) {
+  const auto before = [](const std::string& what) { return "what runs before it: " + what; };
+  try {
+    run(publisher_, bound.feeder, index);
+    backend_->synchronize();
+  } catch (const DeviceFault& fault) {
+    throw DeviceFault(before(fault.what()));
+  } catch (...) {
+    const Failure failure = current_failure();
+    throw TrialError(failure.outcome, before(failure.reason));
+  }
+}
+
 // What cannot be bound stays so for the shape: the failure is kept like a program.
-const Session::Bound& Session::bound(Shaped& shaped, const EntrantText& entrant, int index) {
+Session::Bound& Session::bound(Shaped& shaped, const EntrantText& entrant, int index) {
   const auto [found, added] = shaped.chains.try_emplace(entrant.feeder + " > " + entrant.chain);
   Bound& bound = found->second;
   if (!added) return bound;
@@ -208,16 +242,14 @@ const Session::Bound& Session::bound(Shaped& shaped, const EntrantText& entrant,
 }
 
 RoundReply::One Session::take(Shaped& shaped, const RoundRequest& request, int index) {
-  const Bound& bound = this->bound(shaped, request.entrants[static_cast<size_t>(index)], index);
+  Bound& bound = this->bound(shaped, request.entrants[static_cast<size_t>(index)], index);
   if (bound.fault != Outcome::kOk) return failed({bound.fault, bound.fault_reason});
   const bool cold = request.regime == profiler::name(profiler::Regime::kCold);
-  bool fed = false;
   try {
+    warm_up(bound, index);
     const profiler::Sample sample = backend_->sampler().take(
         [&] {
-          run(publisher_, bound.feeder, index);
-          backend_->synchronize();
-          fed = true;
+          feed(bound, index);
           if (cold) backend_->flush_caches();
           publisher_.at(index, 0, 0);  // fetches the page's line before the clock starts
         },
@@ -225,9 +257,7 @@ RoundReply::One Session::take(Shaped& shaped, const RoundRequest& request, int i
     backend_->synchronize();
     return {.span_ns = sample.span_ns, .rejected = sample.rejected, .outcome = {}, .reason = {}};
   } catch (...) {
-    Failure failure = current_failure();
-    if (!fed) failure.reason = "what runs before it: " + failure.reason;
-    return failed(failure);
+    return failed(current_failure());
   }
 }
 
@@ -243,8 +273,8 @@ Reply Session::round(const RoundRequest& request) {
   };
   if (*regime == profiler::Regime::kRotating) {
     return fail_all({Outcome::kUnmeasurable,
-                     "regime rotating replays graphs over copies of the "
-                     "inputs, and this target has no graphs"});
+                     "regime rotating replays graphs over copies of the inputs, which is not "
+                     "measured here"});
   }
   publisher_.at(-1, -1, -1);
   Shaped* shaped = nullptr;

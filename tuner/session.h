@@ -42,9 +42,14 @@ class Session {
   struct Bound;
 
   Shaped& shaped(const Shape& shape, uint64_t seed);
-  const Bound& bound(Shaped& shaped, const EntrantText& entrant, int index);
+  Bound& bound(Shaped& shaped, const EntrantText& entrant, int index);
+  /// Runs the feeder to its end.
+  void feed(const Bound& bound, int index);
+  void warm_up(Bound& bound, int index);
   RoundReply::One take(Shaped& shaped, const RoundRequest& request, int index);
   ValidationReport judge(const Chain& chain, const Shape& shape, const ValidateOptions& options);
+  ValidationReport judge_once(const Chain& chain, const Shape& shape,
+                              const ValidateOptions& options);
 
   std::unique_ptr<Backend> backend_;  ///< watched
   Publisher& publisher_;

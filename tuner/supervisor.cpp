@@ -26,9 +26,11 @@ using std::chrono::milliseconds;
 constexpr milliseconds kTick{20};
 /// A stopped sweep has 3 s in all.
 constexpr milliseconds kStopGrace{500};
-constexpr milliseconds kFarewell{500};    ///< for an idle worker that was told to quit
-constexpr milliseconds kKillLimit{2000};  ///< from KILL until the worker counts as lost
-constexpr int kCanaryFailures = 2;        ///< in a row, until the device counts as lost
+constexpr milliseconds kFarewell{500};  ///< for an idle worker that was told to quit
+/// From KILL until the worker counts as lost. A GPU's kernel that runs is taken off the device
+/// first.
+constexpr milliseconds kHostKillLimit{2000}, kCudaKillLimit{10000};
+constexpr int kCanaryFailures = 2;  ///< in a row, until the device counts as lost
 
 std::string system_text(const char* what) {
   return fmt::format("{}: {}", what, std::generic_category().message(errno));
@@ -39,6 +41,13 @@ WorkerLoss loss(Outcome outcome, std::string reason) {
   result.outcome = outcome;
   result.reason = std::move(reason);
   return result;
+}
+
+/// From the line that a worker says when the device has failed under it.
+std::string fault_reason(const std::string& line) {
+  const std::string_view prefix = "muse-tune: error: ";
+  return fmt::format("{}; the worker ended with it and is replaced",
+                     line.starts_with(prefix) ? line.substr(prefix.size()) : line);
 }
 
 }  // namespace
@@ -63,6 +72,8 @@ struct Supervisor::Impl {
   template <class Expected>
   tl::expected<Expected, WorkerLoss> ask(const Request& request, int entrants);
 
+  bool host() const { return options.target == "host"; }
+  milliseconds kill_limit() const { return host() ? kHostKillLimit : kCudaKillLimit; }
   bool stopped() const { return options.stop && options.stop->load() != 0; }
   std::optional<WorkerLoss> start();
   std::optional<WorkerLoss> ensure();
@@ -119,7 +130,7 @@ void Supervisor::Impl::drain_words() {
 }
 
 std::optional<Ending> Supervisor::Impl::put_down(milliseconds grace) {
-  const std::optional<Ending> ending = end_child(worker->pid, grace, kKillLimit);
+  const std::optional<Ending> ending = end_child(worker->pid, grace, kill_limit());
   lost = lost || !ending;
   return ending;
 }
@@ -167,6 +178,9 @@ WorkerLoss Supervisor::Impl::lose_ended(const Ending& ending, int entrants,
     result.blameless = ending.signal == SIGKILL || ending.signal == SIGTERM;
   }
   result = describe(std::move(result), entrants);
+  if (!host() && ending.status == kDeviceFaultStatus) {
+    result.reason = fault_reason(worker->words.line());
+  }
   worker.reset();
   return result;
 }
@@ -209,7 +223,7 @@ tl::expected<Reply, WorkerLoss> Supervisor::Impl::exchange(const Request& reques
     const ssize_t got = recv(worker->socket.get(), buffer, sizeof buffer, 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
     if (got <= 0) {
-      const auto ending = collect(worker->pid, options.grace);
+      const auto ending = collect(worker->pid, host() ? options.grace : kill_limit());
       return tl::unexpected(
           ending ? lose_ended(*ending, entrants, kills_before)
                  : lose(Outcome::kCrashed, "worker closed its connection", entrants));

@@ -74,6 +74,8 @@ struct WorkerCall {
   int fd = -1, progress_fd = -1;              ///< channel and progress page
   int parent_pid = 0;
 };
+/// The worker's exit status where the device failed under it; its last line says how.
+inline constexpr int kDeviceFaultStatus = 3;
 /// The hidden command: the worker's life. Returns its exit status.
 int worker_main(const WorkerCall& call);
 

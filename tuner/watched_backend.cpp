@@ -24,9 +24,28 @@ class WatchedProgram final : public Program {
   Publisher& publisher_;
 };
 
+/// A GPU's launches only enqueue: the sampler waits for them.
+class WatchedSampler final : public profiler::Sampler {
+ public:
+  WatchedSampler(Backend& inner, Publisher& publisher) : inner_(inner), publisher_(publisher) {}
+  profiler::Timer timer() const override { return inner_.sampler().timer(); }
+  double step_ns() const override { return inner_.sampler().step_ns(); }
+  std::string version() const override { return inner_.sampler().version(); }
+  profiler::Sample take(const std::function<void()>& before, const std::function<void()>& work,
+                        const std::vector<std::string>& kernels) override {
+    const OnTheClock clock(publisher_);
+    return inner_.sampler().take(before, work, kernels);
+  }
+
+ private:
+  Backend& inner_;
+  Publisher& publisher_;
+};
+
 class WatchedBackend final : public Backend {
  public:
-  WatchedBackend(Backend& inner, Publisher& publisher) : inner_(inner), publisher_(publisher) {}
+  WatchedBackend(Backend& inner, Publisher& publisher)
+      : inner_(inner), publisher_(publisher), sampler_(inner, publisher) {}
 
   TargetKind target() const override { return inner_.target(); }
   const DeviceClass& device_class() const override { return inner_.device_class(); }
@@ -75,7 +94,7 @@ class WatchedBackend final : public Backend {
                                              const Buffers& buffers) override {
     return inner_.attention_truth(problem, buffers);
   }
-  profiler::Sampler& sampler() override { return inner_.sampler(); }
+  profiler::Sampler& sampler() override { return sampler_; }
   profiler::ClockReading read_clock() override { return inner_.read_clock(); }
   void flush_caches() override { inner_.flush_caches(); }
   std::string protocol() const override { return inner_.protocol(); }
@@ -83,6 +102,7 @@ class WatchedBackend final : public Backend {
  private:
   Backend& inner_;
   Publisher& publisher_;
+  WatchedSampler sampler_;
 };
 
 }  // namespace

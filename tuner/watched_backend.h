@@ -21,8 +21,13 @@ class Publisher {
     page_.launch.store(launch, std::memory_order_relaxed);
     beat();
   }
-  void set_reference(bool reference) {
-    page_.reference.store(reference ? 1 : 0, std::memory_order_relaxed);
+  /// A variant's code runs from the first enter() to the last leave().
+  void enter() {
+    if (running_++ == 0) page_.reference.store(0, std::memory_order_relaxed);
+    beat();
+  }
+  void leave() {
+    if (--running_ == 0) page_.reference.store(1, std::memory_order_relaxed);
     beat();
   }
   void set_waiting(bool waiting) {
@@ -32,15 +37,14 @@ class Publisher {
 
  private:
   Progress& page_;
+  int running_ = 0;
 };
 
 /// While it lives the deadline counts.
 class OnTheClock {
  public:
-  explicit OnTheClock(Publisher& publisher) : publisher_(publisher) {
-    publisher_.set_reference(false);
-  }
-  ~OnTheClock() { publisher_.set_reference(true); }
+  explicit OnTheClock(Publisher& publisher) : publisher_(publisher) { publisher_.enter(); }
+  ~OnTheClock() { publisher_.leave(); }
   OnTheClock(const OnTheClock&) = delete;
   OnTheClock& operator=(const OnTheClock&) = delete;
 
@@ -48,8 +52,8 @@ class OnTheClock {
   Publisher& publisher_;
 };
 
-/// `inner` with binding, launches and synchronisation on the clock; everything else is the host's
-/// own work. Both references must outlive the result.
+/// `inner` with binding, launches, synchronisation and samples (which wait for the device) on the
+/// clock; everything else is the host's own work. Both references must outlive the result.
 std::unique_ptr<Backend> watch(Backend& inner, Publisher& publisher);
 
 }  // namespace muse::tuner

@@ -35,7 +35,7 @@ constexpr bool kShadowMemory = true;
 constexpr bool kShadowMemory = false;
 #endif
 
-enum ExitStatus { kQuit = 0, kBrokenWorld = 1, kOrphan = 2, kDeviceFault = 3 };
+enum ExitStatus { kQuit = 0, kBrokenWorld = 1, kOrphan = 2, kDeviceFault = kDeviceFaultStatus };
 
 std::optional<int64_t> available_memory_bytes() {
   std::ifstream memory("/proc/meminfo");
