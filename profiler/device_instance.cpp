@@ -2,8 +2,6 @@
 // Which host this is, and what its clock did while something was measured.
 #include "profiler/device_instance.h"
 
-#include "profiler/clock_reading.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <stdlib.h>
@@ -15,6 +13,8 @@
 #include <set>
 #include <string_view>
 #include <vector>
+
+#include "profiler/clock_reading.h"
 
 namespace muse::profiler {
 namespace {

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// NVIDIA's tracing library (CUPTI) loaded at run time, and the one tracing session of this process.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <tl/expected.hpp>
+
+#include "profiler/cupti_sampler.h"
+#include "profiler/kernel_records.h"
+
+namespace muse::profiler {
+
+/// "13.0.1" of the library that would be used; loads it and starts nothing.
+tl::expected<std::string, TracingError> cupti_version();
+
+/// Records every kernel, memset and copy of this process with the region it was launched in, while
+/// it lives. The library allows one session a process, and one process's tool at a time.
+class CuptiTracer {
+ public:
+  /// The session that is open, or a new one. The error says what to do: another tool holds the
+  /// library, privileges or the driver are missing, ...
+  static tl::expected<std::shared_ptr<CuptiTracer>, TracingError> open();
+  ~CuptiTracer();
+  CuptiTracer(const CuptiTracer&) = delete;
+  CuptiTracer& operator=(const CuptiTracer&) = delete;
+
+  /// Forgets what was recorded so far. Work in flight may still be recorded later.
+  void clear();
+  /// What this thread launches until leave() lies in a region of its own, whose id this gives.
+  uint64_t enter();
+  void leave();
+  /// Everything recorded since clear(). Precondition: the work has ended. Waits until at least
+  /// `expected` records of `region` are there or no more can come.
+  Trace collect(uint64_t region, size_t expected);
+
+  std::string version() const;
+
+ private:
+  CuptiTracer() = default;
+  uint64_t last_region_ = 0;
+};
+
+}  // namespace muse::profiler

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "profiler/device_error.h"
+#include "profiler/device_kernels.h"
+
+namespace muse::profiler {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kBlocksPerSm = 8;  // 2,048 threads: a full SM
+constexpr int kUnroll = 4;       // loads of 16 bytes in flight per thread
+constexpr int kRowBytes = 128;
+/// No sum of one repeated byte: its four bytes differ. XOR of equal words gives 0 or the word.
+constexpr uint32_t kNeverSummed = 0x01020408;
+
+__device__ void wait_for_predecessor() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+__device__ void allow_successor() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ void spend(int64_t cycles) {
+  const int64_t start = clock64();
+  while (clock64() - start < cycles) {
+  }
+}
+
+__device__ uint32_t fold(uint4 v) { return v.x ^ v.y ^ v.z ^ v.w; }
+
+__device__ void consume(uint32_t sum, uint32_t* sink) {
+  if (sum == kNeverSummed) *sink = sum;
+}
+
+}  // namespace
+
+// Not in the unnamed namespace: the symbols are looked for by name in records.
+
+__global__ void null_kernel() {
+  // Without it a chain of programmatic launches would have no order at all.
+  wait_for_predecessor();
+}
+
+__global__ void spin_kernel(int64_t cycles) { spend(cycles); }
+
+__global__ void link_kernel(int64_t cycles) {
+  allow_successor();
+  spend(cycles / 2);
+  wait_for_predecessor();
+  spend(cycles - cycles / 2);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    read_kernel(const uint4* __restrict__ data, int64_t count, uint32_t* sink) {
+  const int64_t stride = int64_t{gridDim.x} * kThreads;
+  uint32_t sum = 0;
+  int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  for (; i + (kUnroll - 1) * stride < count; i += kUnroll * stride) {
+    uint4 v[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) v[u] = __ldcg(data + i + u * stride);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) sum ^= fold(v[u]);
+  }
+  for (; i < count; i += stride) sum ^= fold(__ldcg(data + i));
+  consume(sum, sink);
+}
+
+__global__ void __launch_bounds__(kThreads) write_kernel(uint4* data, int64_t count) {
+  const int64_t stride = int64_t{gridDim.x} * kThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += stride) {
+    data[i] = make_uint4(0x01010101, 0x01010101, 0x01010101, 0x01010101);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    copy_kernel(uint4* __restrict__ target, const uint4* __restrict__ source, int64_t count) {
+  const int64_t stride = int64_t{gridDim.x} * kThreads;
+  int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  for (; i + (kUnroll - 1) * stride < count; i += kUnroll * stride) {
+    uint4 v[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) v[u] = __ldcg(source + i + u * stride);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) target[i + u * stride] = v[u];
+  }
+  for (; i < count; i += stride) target[i] = __ldcg(source + i);
+}
+
+/// kLanes threads of 16 bytes read one row.
+template <int kLanes>
+__global__ void __launch_bounds__(kThreads)
+    gather_kernel(const uint4* __restrict__ k_pool, const uint4* __restrict__ v_pool,
+                  const int32_t* __restrict__ table, int64_t rows, uint32_t* sink) {
+  constexpr int kRowsPerBlock = kThreads / kLanes;
+  constexpr int64_t kRowWords = kRowBytes / 16;
+  const int lane = threadIdx.x % kLanes;
+  const int64_t stride = int64_t{gridDim.x} * kRowsPerBlock;
+  uint32_t sum = 0;
+  int64_t i = int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.x / kLanes;
+  for (; i + (kUnroll - 1) * stride < rows; i += kUnroll * stride) {
+    int64_t row[kUnroll];
+    uint4 k[kUnroll], v[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) row[u] = __ldg(table + i + u * stride) * kRowWords + lane;
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) k[u] = __ldcg(k_pool + row[u]);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) v[u] = __ldcg(v_pool + row[u]);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) sum ^= fold(k[u]) ^ fold(v[u]);
+  }
+  for (; i < rows; i += stride) {
+    const int64_t row = __ldg(table + i) * kRowWords + lane;
+    sum ^= fold(__ldcg(k_pool + row)) ^ fold(__ldcg(v_pool + row));
+  }
+  consume(sum, sink);
+}
+
+namespace {
+
+const void* entry(OwnKernel kernel) {
+  switch (kernel) {
+    case OwnKernel::kNull:
+      return reinterpret_cast<const void*>(null_kernel);
+    case OwnKernel::kSpin:
+      return reinterpret_cast<const void*>(spin_kernel);
+    case OwnKernel::kLink:
+      return reinterpret_cast<const void*>(link_kernel);
+    case OwnKernel::kRead:
+      return reinterpret_cast<const void*>(read_kernel);
+    case OwnKernel::kWrite:
+      return reinterpret_cast<const void*>(write_kernel);
+    case OwnKernel::kCopy:
+      return reinterpret_cast<const void*>(copy_kernel);
+    case OwnKernel::kGather128:
+      return reinterpret_cast<const void*>(gather_kernel<8>);
+    case OwnKernel::kGather64:
+      return reinterpret_cast<const void*>(gather_kernel<4>);
+  }
+  return nullptr;
+}
+
+void launch(CUstream_st* stream, OwnKernel kernel, int blocks, int threads, void** args,
+            bool programmatic = false) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = programmatic ? 1 : 0;
+  check_cuda(cudaLaunchKernelExC(&config, entry(kernel), args), "launch");
+}
+
+/// Enough blocks to fill the device, no more than the work has.
+int blocks_for(int64_t threads_of_work) {
+  const int64_t needed = (threads_of_work + kThreads - 1) / kThreads;
+  return static_cast<int>(
+      std::max<int64_t>(1, std::min<int64_t>(needed, int64_t{kBlocksPerSm} * multiprocessors())));
+}
+
+}  // namespace
+
+int multiprocessors() {
+  int device = 0, count = 0;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
+             "cudaDeviceGetAttribute");
+  return count;
+}
+
+void launch_null(CUstream_st* stream, bool programmatic) {
+  launch(stream, OwnKernel::kNull, 1, 32, nullptr, programmatic);
+}
+
+void launch_spin(CUstream_st* stream, int64_t cycles) {
+  void* args[] = {&cycles};
+  launch(stream, OwnKernel::kSpin, 1, 1, args);
+}
+
+void launch_link(CUstream_st* stream, int64_t cycles, bool programmatic) {
+  void* args[] = {&cycles};
+  launch(stream, OwnKernel::kLink, 1, 32, args, programmatic);
+}
+
+void launch_read(CUstream_st* stream, const void* data, int64_t bytes, uint32_t* sink) {
+  int64_t count = bytes / 16;
+  void* args[] = {&data, &count, &sink};
+  launch(stream, OwnKernel::kRead, blocks_for(count), kThreads, args);
+}
+
+void launch_write(CUstream_st* stream, void* data, int64_t bytes) {
+  int64_t count = bytes / 16;
+  void* args[] = {&data, &count};
+  launch(stream, OwnKernel::kWrite, blocks_for(count), kThreads, args);
+}
+
+void launch_copy(CUstream_st* stream, void* target, const void* source, int64_t bytes) {
+  int64_t count = bytes / 16;
+  void* args[] = {&target, &source, &count};
+  launch(stream, OwnKernel::kCopy, blocks_for(count), kThreads, args);
+}
+
+void launch_gather(CUstream_st* stream, const GatherArgs& args) {
+  GatherArgs a = args;
+  void* list[] = {&a.k_pool, &a.v_pool, &a.table, &a.rows, &a.sink};
+  const bool whole = a.row_bytes == kRowBytes;
+  launch(stream, whole ? OwnKernel::kGather128 : OwnKernel::kGather64,
+         blocks_for(a.rows * (whole ? 8 : 4)), kThreads, list);
+}
+
+std::string symbol(OwnKernel kernel) {
+  const char* name = nullptr;
+  check_cuda(cudaFuncGetName(&name, entry(kernel)), "cudaFuncGetName");
+  return name;
+}
+
+}  // namespace muse::profiler
