@@ -7,6 +7,8 @@
 #include <limits>
 #include <set>
 
+#include "profiler/nvtx.h"
+
 namespace muse::tuner {
 
 RaceRunner::RaceRunner(Records& records, Supervisor& supervisor, uint64_t input_seed,
@@ -114,6 +116,8 @@ std::vector<int> RaceRunner::find_culprits(const RaceGroup& group, std::vector<E
 std::optional<StoredRace> RaceRunner::race(const RaceGroup& group, std::vector<Entrant>& entrants,
                                            const RaceRules& rules,
                                            std::optional<StoredRace> unfinished) {
+  const profiler::NvtxRange range(
+      fmt::format("race {} {}", muse::name(group.span), muse::key(group.shape)));
   const auto base_at =
       std::find_if(entrants.begin(), entrants.end(), [](const Entrant& e) { return e.base; });
   const int base = base_at == entrants.end() ? -1 : static_cast<int>(base_at - entrants.begin());

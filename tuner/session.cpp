@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "profiler/nvtx.h"
 #include "tuner/inputs.h"
 #include "tuner/plan.h"
 #include "tuner/validate.h"
@@ -244,6 +245,7 @@ Session::Bound& Session::bound(Shaped& shaped, const EntrantText& entrant, int i
 RoundReply::One Session::take(Shaped& shaped, const RoundRequest& request, int index) {
   Bound& bound = this->bound(shaped, request.entrants[static_cast<size_t>(index)], index);
   if (bound.fault != Outcome::kOk) return failed({bound.fault, bound.fault_reason});
+  const profiler::NvtxRange range("trial " + request.entrants[static_cast<size_t>(index)].chain);
   const bool cold = request.regime == profiler::name(profiler::Regime::kCold);
   try {
     warm_up(bound, index);
@@ -262,6 +264,7 @@ RoundReply::One Session::take(Shaped& shaped, const RoundRequest& request, int i
 }
 
 Reply Session::round(const RoundRequest& request) {
+  const profiler::NvtxRange range("round " + request.shape);
   const auto shape = parse_shape(request.shape);
   if (!shape) return Refusal{fmt::format("shape '{}': {}", request.shape, shape.error())};
   const auto regime = profiler::parse_regime(request.regime);

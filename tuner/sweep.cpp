@@ -8,6 +8,8 @@
 #include <cmath>
 #include <set>
 
+#include "profiler/nvtx.h"
+
 namespace muse::tuner {
 namespace {
 
@@ -204,6 +206,7 @@ void Sweeper::sweep_shape(size_t shape, profiler::Regime regime) {
 }
 
 SweepResult Sweeper::run() {
+  const profiler::NvtxRange range("sweep");
   runner_.tick = [this] { progress_.update(settler_.at(), done_); };
   for (size_t shape = 0; shape < plan_.shapes.size(); ++shape) {
     for (const profiler::Regime regime : spec_.measure.regimes) {
