@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// What CUDA variants say about themselves, without a GPU: refusals with their reasons, launches
+// over the whole space, argument blocks.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "variants/combine/gated.cuh"
+#include "variants/device/contract.h"
+#include "variants/prepare/fused.cuh"
+#include "variants/prepare/separate.cuh"
+#include "variants/registry.h"
+
+namespace muse {
+namespace {
+
+DeviceClass gpu(int cc = 90) {
+  DeviceClass device;
+  device.model = "test";
+  device.host = false;
+  device.cc = cc;
+  device.sm_count = 132;
+  device.memory_bytes = int64_t{128} << 30;
+  device.l2_bytes = int64_t{60} << 20;
+  device.smem_per_block_bytes = 227 << 10;
+  return device;
+}
+
+Problem serving() { return {.batch = 8, .q_len = 2, .rope_theta = 500000, .max_context = 4096}; }
+
+std::vector<const Variant*> cuda_variants() {
+  std::vector<const Variant*> found;
+  for (const Variant* variant : Registry::global().all()) {
+    if (variant->target.kind == TargetKind::kCuda) found.push_back(variant);
+  }
+  return found;
+}
+
+const Variant& variant(const char* name) { return *Registry::global().find(name); }
+
+Geometry geometry_of(const Variant& v, const Problem& problem) {
+  return v.geometry(problem, default_configuration(v), gpu());
+}
+
+std::string refusal(const DeviceClass& device, const std::function<void(Problem&)>& change) {
+  Problem problem = serving();
+  change(problem);
+  return device::check_cuda(problem, device).reason;
+}
+
+TEST(CudaVariants, RefuseWhatTheyCannotRunWithTheReason) {
+  const auto same = [](Problem&) {};
+  EXPECT_EQ(refusal(gpu(), same), "");
+  EXPECT_EQ(refusal(gpu(80), same), "");
+  EXPECT_EQ(refusal(host_device_class(), same), "runs on a CUDA device only");
+  EXPECT_EQ(refusal(gpu(75), same), "compute capability 7.5: runs from 8.0 on");
+  EXPECT_EQ(refusal(gpu(), [](Problem& p) { p.head_dim = 128; }), "head_dim 128: only 64");
+  EXPECT_EQ(refusal(gpu(), [](Problem& p) { p.num_q_heads = 5; }),
+            "num_q_heads 5 is no multiple of num_kv_heads 2");
+  EXPECT_EQ(refusal(gpu(), [](Problem& p) { p.batch = int64_t{1} << 26; }),
+            "134217728 tokens of 36 heads: more rows than 32 bits count");
+}
+
+TEST(CudaVariants, RefuseTheHostAndOlderDevices) {
+  for (const Variant* v : cuda_variants()) {
+    SCOPED_TRACE(v->name);
+    const Configuration configuration = default_configuration(*v);
+    EXPECT_FALSE(v->supports(serving(), configuration, host_device_class()).ok());
+    EXPECT_FALSE(v->supports(serving(), configuration, gpu(75)).ok());
+  }
+}
+
+TEST(CudaVariants, FindPagesOfPowersOfTwoOnly) {
+  for (const int64_t size : {1, 4, 16, 64}) {
+    EXPECT_TRUE(device::check_page_size({.page_size = size}).ok()) << size;
+  }
+  EXPECT_EQ(device::check_page_size({.page_size = 48}).reason, "page_size 48: only powers of two");
+  EXPECT_FALSE(device::check_page_size({.page_size = 0}).ok());
+}
+
+TEST(CudaVariants, TakeTheHeadsOfEveryServedModel) {
+  for (const auto& [q_heads, kv_heads] : {std::pair{16, 2}, {8, 1}, {16, 4}, {4, 4}}) {
+    const auto change = [q = q_heads, kv = kv_heads](Problem& p) {
+      p.num_q_heads = q;
+      p.num_kv_heads = kv;
+    };
+    EXPECT_EQ(refusal(gpu(), change), "");
+  }
+}
+
+TEST(CudaVariants, LaunchWholeWarpsOfTheirOwnEntriesInEveryConfiguration) {
+  for (const Variant* v : cuda_variants()) {
+    for (const Configuration& configuration : space(*v)) {
+      SCOPED_TRACE(key({v, configuration}));
+      if (!v->supports(serving(), configuration, gpu()).ok()) continue;
+      const Geometry geometry = v->geometry(serving(), configuration, gpu());
+      ASSERT_FALSE(geometry.launches.empty());
+      for (const Launch& launch : geometry.launches) {
+        EXPECT_EQ(std::ranges::count(v->entries, launch.entry), 1) << launch.entry;
+        const int64_t threads = launch.block.x * launch.block.y * launch.block.z;
+        EXPECT_TRUE(threads % 32 == 0 && threads > 0 && threads <= 1024) << threads;
+        EXPECT_GT(launch.grid.x * launch.grid.y * launch.grid.z, 0);
+        EXPECT_LE(launch.smem_bytes, gpu().smem_per_block_bytes);
+      }
+    }
+  }
+}
+
+TEST(CudaVariants, GiveEachRowItsLanes) {
+  // 16 tokens; eight lanes to a row and 128 threads make 16 rows a block.
+  EXPECT_EQ(geometry_of(variant("prepare/fused"), serving()).launches[0].grid.x, 20);
+  EXPECT_EQ(geometry_of(variant("gate/separate"), serving()).launches[0].grid.x, 16);
+  const Launch ragged = device::row_launch("entry", 5, 32, 128);
+  EXPECT_EQ(ragged.grid.x, 2);
+  EXPECT_EQ(ragged.block.x, 128);
+  EXPECT_TRUE(ragged.pdl);
+
+  const Geometry separate = geometry_of(variant("prepare/separate"), serving());
+  ASSERT_EQ(separate.launches.size(), 3U);
+  EXPECT_EQ(separate.launches[0].entry, "norm_rope");
+  EXPECT_EQ(separate.launches[1].entry, "store");
+  EXPECT_EQ(separate.launches[2].entry, "quantise");
+  EXPECT_EQ(separate.workspace.bytes, 16 * 18 * 64 * 2);
+}
+
+TEST(CudaVariants, CombineUpTo256Splits) {
+  for (const char* name : {"combine/separate", "combine/gated"}) {
+    const auto reason = [&](const Handoff& handoff) {
+      const Variant& v = variant(name);
+      return v.consumes(serving(), default_configuration(v), handoff).reason;
+    };
+    const auto partials = [](PartialType type, int64_t splits) {
+      return Handoff{HandoffKind::kPartials, type, splits};
+    };
+    EXPECT_EQ(reason(partials(PartialType::kF32, 256)), "");
+    EXPECT_EQ(reason(partials(PartialType::kBf16, 2)), "");
+    EXPECT_EQ(reason(partials(PartialType::kF32, 257)), "takes at most 256 splits, not 257");
+    EXPECT_EQ(reason({.kind = HandoffKind::kO}), "takes partials, not o");
+  }
+}
+
+TEST(CudaVariants, BindWhatTheProblemSays) {
+  std::vector<float> cos_sin(64);
+  std::vector<uint16_t> workspace(8), tap(8);
+  Buffers buffers;
+  buffers.cos_sin = cos_sin.data();
+  buffers.o_tap = tap.data();
+  buffers.partial_type = PartialType::kBf16;
+  const auto bound = [&](const char* name, const Problem& problem) {
+    const Variant& v = variant(name);
+    return v.bind(problem, default_configuration(v), buffers, workspace.data(), {}, 0);
+  };
+  Problem problem = serving();
+  problem.kv_scale = 1.3;
+  const Arguments rotating = bound("prepare/fused", problem);
+  ASSERT_EQ(rotating.size(), sizeof(prepare_fused::Args));
+  EXPECT_EQ(rotating.as<prepare_fused::Args>().cos_sin, cos_sin.data());
+  EXPECT_EQ(rotating.as<prepare_fused::Args>().tokens, 16);
+  EXPECT_TRUE(rotating.as<prepare_fused::Args>().scaled);
+
+  problem.kv_scale = 1;
+  problem.rope_theta = 0;
+  const Arguments plain = bound("prepare/separate", problem);
+  ASSERT_EQ(plain.size(), sizeof(prepare_separate::Args));
+  EXPECT_EQ(plain.as<prepare_separate::Args>().cos_sin, nullptr);
+  EXPECT_EQ(plain.as<prepare_separate::Args>().z, workspace.data());
+  EXPECT_FALSE(plain.as<prepare_separate::Args>().scaled);
+
+  const Arguments gated = bound("combine/gated", problem);
+  ASSERT_EQ(gated.size(), sizeof(combine_gated::Args));
+  EXPECT_EQ(gated.as<combine_gated::Args>().o_tap, tap.data());
+  EXPECT_EQ(gated.as<combine_gated::Args>().in.q_len, 2);
+  EXPECT_TRUE(gated.as<combine_gated::Args>().in.bf16_partials);
+}
+
+}  // namespace
+}  // namespace muse
