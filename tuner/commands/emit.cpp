@@ -9,6 +9,7 @@
 #include "db/atomic_file.h"
 #include "tuner/build_info.h"
 #include "tuner/commands/command.h"
+#include "tuner/emit_kernels.h"
 #include "tuner/records.h"
 
 namespace muse::tuner {
@@ -22,7 +23,7 @@ struct Options {
 
 // Every variant the table names, with its ABI; a name that this binary does not have ends the
 // command.
-void add_variants(DispatchTable& table, const std::string& chain_text) {
+Chain add_variants(DispatchTable& table, const std::string& chain_text) {
   const auto chain = Registry::global().parse_chain(chain_text);
   if (!chain) {
     throw CommandError(
@@ -32,6 +33,7 @@ void add_variants(DispatchTable& table, const std::string& chain_text) {
   for (const Candidate& candidate : *chain) {
     table.variants.push_back({candidate.variant->name, candidate.variant->abi});
   }
+  return *chain;
 }
 
 // The hash that ties the header to the sources it was measured with.
@@ -50,6 +52,7 @@ std::string source_hash(DispatchTable& table) {
 
 struct Emitted {
   DispatchTable table;
+  std::vector<Chain> chains;  ///< what the table names
   std::vector<db::SelectionRow> selections;
 };
 
@@ -72,7 +75,7 @@ Emitted collect(const db::Store& store, const db::RunRow& run, const std::string
   table.driver = device.driver;
   table.toolkit = build.toolkit;
   table.generator = "muse-tune " + build_info().version;
-  add_variants(table, table.base);
+  emitted.chains.push_back(add_variants(table, table.base));
   for (const db::SelectionRow& selection : store.selections(run.id)) {
     if (selection.span != muse::name(kWholeStep) || selection.regime != regime) continue;
     const db::TrialRow trial = store.trial(selection.trial_id);
@@ -82,7 +85,7 @@ Emitted collect(const db::Store& store, const db::RunRow& run, const std::string
                          "run has a problem key that is none: " + shape.error());
     }
     const std::string pipeline = store.candidate(trial.key.candidate_id).key;
-    add_variants(table, pipeline);
+    emitted.chains.push_back(add_variants(table, pipeline));
     table.rows.push_back({.shape = *shape,
                           .pipeline = pipeline,
                           .median_ns = selection.median_ns,
@@ -120,7 +123,11 @@ ExitCode run(const Options& options) {
   }
   const std::string text = dispatch_header(emitted.table);
   const std::filesystem::path file = std::filesystem::path(options.out) / "muse_dispatch.h";
+  const std::filesystem::path kernels = std::filesystem::path(options.out) / "muse_kernels.cu";
   refuse_database(file, options.database);
+  refuse_database(kernels, options.database);
+  // The header last: where it is new, what it names is there.
+  db::write_atomically(kernels, kernels_source(emitted.chains));
   db::write_atomically(file, text);
   const std::string hash = hash_hex(text);
   store.transaction([&] {
@@ -135,12 +142,13 @@ ExitCode run(const Options& options) {
   if (options.json) {
     print_json("emit", {{"run", chosen.id},
                         {"file", file.string()},
+                        {"kernels", kernels.string()},
                         {"hash", hash},
                         {"rows", emitted.table.rows.size()},
                         {"base", emitted.table.base},
                         {"regime", regime}});
   } else {
-    print(file.string() + "\n");
+    print(file.string() + "\n" + kernels.string() + "\n");
     say(fmt::format("{} rows of run {}, regime {}", emitted.table.rows.size(), chosen.id, regime));
   }
   for (const char* filter : {" --stage ", " --variant ", " --shape "}) {
@@ -158,17 +166,17 @@ ExitCode run(const Options& options) {
 }  // namespace
 
 Command emit_command() {
-  return {
-      "emit", "Write the winners as a dispatch header", [](CLI::App& app) {
-        auto options = std::make_shared<Options>();
-        add_database(app, options->database);
-        app.add_option("--out", options->out, "Folder for muse_dispatch.h")->capture_default_str();
-        app.add_option("--run", options->run, "Run number; default: the last");
-        app.add_option("--regime", options->regime, "Default: the config's dispatch.regime")
-            ->check(CLI::IsMember({"cold", "warm", "rotating"}));
-        add_json(app, options->json);
-        return [options] { return run(*options); };
-      }};
+  return {"emit", "Write the winners as a dispatch header, and their kernels", [](CLI::App& app) {
+            auto options = std::make_shared<Options>();
+            add_database(app, options->database);
+            app.add_option("--out", options->out, "Folder for muse_dispatch.h and muse_kernels.cu")
+                ->capture_default_str();
+            app.add_option("--run", options->run, "Run number; default: the last");
+            app.add_option("--regime", options->regime, "Default: the config's dispatch.regime")
+                ->check(CLI::IsMember({"cold", "warm", "rotating"}));
+            add_json(app, options->json);
+            return [options] { return run(*options); };
+          }};
 }
 
 }  // namespace muse::tuner
