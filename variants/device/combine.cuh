@@ -67,12 +67,17 @@ __device__ __forceinline__ Slice sum_partials(const CombineInputs& in, int64_t r
 #pragma unroll
     for (int i = 0; i < kStep; ++i) {
       const int s = base + i * kOctets;
-      const float own = s < splits ? lse[s * stride] : minus_infinity();
-      weight[i] = own == minus_infinity() ? 0.0F : exp2_approx(own - largest);
+      const float own = lse[(s < splits ? s : base) * stride];
+      const float scale = exp2_approx(own - largest);
+      weight[i] = s < splits && own != minus_infinity() ? scale : 0.0F;
+    }
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) {
+      const int64_t split = base + i * kOctets;
       partial[i] = {};
       // An empty split's partial holds anything, NaN too.
       if (weight[i] != 0) {
-        partial[i] = load_partial<kBf16>(in.partial_o, (s * stride + row) * kHeadDim + first);
+        partial[i] = load_partial<kBf16>(in.partial_o, (split * stride + row) * kHeadDim + first);
       }
     }
 #pragma unroll
