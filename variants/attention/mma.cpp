@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// attention/mma: split-KV on f16 tensor cores for any GPU from CC 8.0 on.
+#include "variants/attention/mma.cuh"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "variants/contract.h"
+#include "variants/device/attention_contract.h"
+#include "variants/registry.h"
+
+namespace muse::attention_mma {
+namespace {
+
+/// A kernel and the query rows that one of its warps holds.
+struct Entry {
+  const char* name;
+  int64_t rows;
+};
+
+/// The smallest one that holds all rows of a kv head in a warp, else the largest.
+Entry entry_of(const Problem& problem) {
+  const int64_t rows = problem.q_len * problem.group();
+  if (rows <= 8) return {"attend_8_rows", 8};
+  if (rows <= 16) return {"attend_16_rows", 16};
+  return {"attend_32_rows", 32};
+}
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// Warps that a CTA needs so that each of its query rows has one.
+int64_t least_warps(const Problem& problem, const Configuration& configuration) {
+  const int64_t rows = problem.q_len * problem.group();
+  return std::min(value(configuration, "heads_per_cta"), problem.num_kv_heads) *
+         ceil_div(rows, entry_of(problem).rows);
+}
+
+int64_t shared_bytes(const Problem& problem, const Configuration& configuration) {
+  const auto tunable = [&](const char* name) {
+    return static_cast<int>(value(configuration, name));
+  };
+  return std::max(ring_bytes(tunable("tile_kv"), tunable("heads_per_cta")),
+                  merge_bytes(static_cast<int>(entry_of(problem).rows), tunable("warps")));
+}
+
+Support supports(const Problem& problem, const Configuration& configuration,
+                 const DeviceClass& device) {
+  const Support support = device::check_attention(problem, device);
+  if (!support.ok()) return support;
+  const int64_t least = least_warps(problem, configuration);
+  if (least > value(configuration, "warps")) {
+    return Support::no(fmt::format("{} query rows of a kv head, {} to a warp: needs {} warps",
+                                   problem.q_len * problem.group(), entry_of(problem).rows, least));
+  }
+  return device::check_shared_memory(shared_bytes(problem, configuration), device);
+}
+
+Geometry geometry(const Problem& problem, const Configuration& configuration, const DeviceClass&) {
+  Launch launch;
+  launch.entry = entry_of(problem).name;
+  launch.grid = {.x = value(configuration, "splits"),
+                 .y = ceil_div(problem.num_kv_heads, value(configuration, "heads_per_cta")),
+                 .z = problem.batch};
+  launch.block = {.x = value(configuration, "warps") * 32};
+  launch.smem_bytes = shared_bytes(problem, configuration);
+  launch.pdl = true;
+  return {.launches = {launch}, .workspace = {}};
+}
+
+Variant make_variant() {
+  Variant variant;
+  variant.name = "attention/mma";
+  device::set_attention_contract(variant);
+  variant.tunables = {{.name = "tile_kv", .values = {32, 64, 128}, .default_value = 64},
+                      {.name = "warps", .values = {2, 4, 8}, .default_value = 4},
+                      {.name = "heads_per_cta", .values = {1, 2}, .default_value = 2},
+                      {.name = "splits", .values = {1, 4, 8, 16, 32, 64}, .default_value = 16},
+                      {.name = "partial_bf16", .values = {0, 1}, .default_value = 0}};
+  variant.constraints = {
+      {.expr = "tile_kv * heads_per_cta >= 16 * warps",
+       .reason = "each warp takes a block of 16 keys of the tile at least"},
+      {.expr = "tile_kv * heads_per_cta <= 32 * warps",
+       .reason = "a thread copies four rows of a tile at most, whose pages it holds in registers"},
+      {.expr = "partial_bf16 == 0 || splits >= 16",
+       .reason = "few partials are few bytes, whatever their type"}};
+  variant.declared = {.batch_invariant = true, .precision = Precision::kF16};
+  variant.entries = {"attend_8_rows", "attend_16_rows", "attend_32_rows"};
+  variant.supports = supports;
+  variant.geometry = geometry;
+  variant.bind = [](const Problem& problem, const Configuration&, const Buffers& buffers, void*,
+                    const TensorMapEncoder&, int) {
+    return Arguments::of(Args{.attention = device::attention_args(problem, buffers)});
+  };
+  return variant;
+}
+
+}  // namespace
+}  // namespace muse::attention_mma
+
+MUSE_REGISTER_VARIANT(attention, mma, attention_mma::make_variant())

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// What attention leaves behind: O where one split is all, else a partial. A configuration says
+// which by its tunables `splits` and `partial_bf16`.
+#pragma once
+
+#include "variants/device/attention_args.h"
+#include "variants/device/ptx.cuh"
+#include "variants/device/words.cuh"
+
+#if defined(MUSE_DEVICE_CODE)
+
+namespace muse::device {
+
+inline constexpr int kChunksPerRow = kHeadDim / 4;
+inline constexpr float kLog2E = 1.44269504F;
+
+struct alignas(16) F32x4 {
+  float value[4];
+};
+
+/// Index into [S, T, Hq]; `head` counts over [T, Hq].
+__device__ __forceinline__ int64_t partial_index(const AttentionArgs& args, int split,
+                                                 int64_t head) {
+  return static_cast<int64_t>(split) * args.batch * args.q_len * args.num_q_heads + head;
+}
+
+/// Four dims of an output row, chunk 0..15: normalised and times v_scale.
+template <class C>
+__device__ __forceinline__ void store_output(const AttentionArgs& args, int split, int64_t head,
+                                             int chunk, const F32x4& o) {
+  if constexpr (C::splits > 1 && C::partial_bf16 == 0) {
+    auto* rows = static_cast<F32x4*>(args.partial_o);
+    rows[partial_index(args, split, head) * kChunksPerRow + chunk] = o;
+  } else {
+    auto* rows = C::splits == 1 ? args.o : static_cast<uint16_t*>(args.partial_o);
+    const int64_t row = C::splits == 1 ? head : partial_index(args, split, head);
+    store_words2(rows + row * kHeadDim + chunk * 4, {{f32x2_to_bf16x2(o.value[0], o.value[1]),
+                                                      f32x2_to_bf16x2(o.value[2], o.value[3])}});
+  }
+}
+
+/// The log-sum-exp of a row's partial, base 2; minus infinity where it attends no key of the split.
+/// `max` is in units of log2, `sum` that of exp2(score - max).
+template <class C>
+__device__ __forceinline__ void store_log_sum_exp(const AttentionArgs& args, int split,
+                                                  int64_t head, float max, float sum) {
+  if constexpr (C::splits > 1) {
+    args.partial_lse[partial_index(args, split, head)] =
+        sum == 0.0F ? minus_infinity() : max + log2f(sum);
+  }
+}
+
+/// Once for each request.
+template <class C>
+__device__ __forceinline__ void store_split_count(const AttentionArgs& args, int request,
+                                                  int count) {
+  if constexpr (C::splits > 1) args.n_splits[request] = count;
+}
+
+/// What a sum of p * V has to be multiplied with; 0 for a row without keys.
+__device__ __forceinline__ float output_factor(float v_scale, float sum) {
+  return sum == 0.0F ? 0.0F : v_scale / sum;
+}
+
+}  // namespace muse::device
+
+#endif  // MUSE_DEVICE_CODE

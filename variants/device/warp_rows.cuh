@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// A warp's query rows and their online softmax over blocks of keys, all in registers; and the merge
+// of warps that took different keys of the same rows, through shared memory.
+#pragma once
+
+#include "variants/device/attention_keys.cuh"
+#include "variants/device/mma.cuh"
+#include "variants/device/partials.cuh"
+
+#if defined(MUSE_DEVICE_CODE)
+
+namespace muse::device {
+
+/// Stands for the maximum of a row without keys: finite, so that no infinities are subtracted.
+inline constexpr float kNoMaximum = -1e30F;
+/// A row is rescaled only where its maximum grows by more than this many powers of two: P stays
+/// below 2^8, which f16 holds as precisely as 1.
+inline constexpr float kRescaleAt = 8.0F;
+
+/// kRows (8, 16 or a multiple) query rows. Row 16*tile + 8*half + g belongs to the lanes of quad g.
+template <int kRows>
+struct WarpRows {
+  static constexpr int kTiles = kRows > 16 ? kRows / 16 : 1;
+  static constexpr int kHalves = kRows > 8 ? 2 : 1;
+
+  QueryFragment query[kTiles];
+  Accumulator o[kTiles][kColumns];  // sum of P * V
+  float max[kTiles][kHalves];       // what scores are taken relative to, in units of log2
+  float sum[kTiles][kHalves];       // of P over this lane's keys
+  KeyRange keys[kTiles][kHalves];   // that each row attends
+};
+
+/// Rows first_row and on of a kv head. Rows beyond L*G are zero and attend what the last one does.
+template <int kRows>
+__device__ __forceinline__ WarpRows<kRows> load_rows(const AttentionArgs& args, int request,
+                                                     int kv_head, int first_row, int cache_seqlen) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int last = args.q_len * args.group - 1;
+  WarpRows<kRows> rows{};
+#pragma unroll
+  for (int tile = 0; tile < rows.kTiles; ++tile) {
+#pragma unroll
+    for (int half = 0; half < rows.kHalves; ++half) {
+      const int row = first_row + tile * 16 + half * 8 + lane / 4;
+      const QueryRow at = query_row(args, request, kv_head, smaller(row, last));
+      Words4 codes{};
+      if (row <= last) codes = load_words4(args.q8 + at.head * kHeadDim + (lane % 4) * 16);
+      set_query_row(rows.query[tile], half, codes);
+      rows.keys[tile][half] = query_keys(args, cache_seqlen, at.query);
+      rows.max[tile][half] = kNoMaximum;
+    }
+  }
+  return rows;
+}
+
+/// Scores of a block of 16 keys in fragments of 8 keys; P in their place after weigh().
+template <int kRows>
+struct BlockScores {
+  Accumulator keys[WarpRows<kRows>::kTiles][2];
+};
+
+/// `scale`: from the dot product to a score in units of log2. Keys from block_begin on; where
+/// `masked` some of them are not attended by some of the rows.
+template <int kRows>
+__device__ __forceinline__ void scale_and_mask(const WarpRows<kRows>& rows,
+                                               BlockScores<kRows>& scores, float scale, bool masked,
+                                               int block_begin) {
+  const int first = block_begin + static_cast<int>(threadIdx.x) % 4 * 2;
+#pragma unroll
+  for (int tile = 0; tile < rows.kTiles; ++tile) {
+#pragma unroll
+    for (int i = 0; i < 4 * rows.kHalves; ++i) {
+      // value[2 * half + e] of fragment n is key 8n + 2t + e.
+      const int n = i / (2 * rows.kHalves), half = i / 2 % rows.kHalves, e = i % 2;
+      float& score = scores.keys[tile][n].value[2 * half + e];
+      score *= scale;
+      if (masked) {
+        const KeyRange attended = rows.keys[tile][half];
+        const int key = first + 8 * n + e;
+        if (key < attended.begin || key >= attended.end) score = minus_infinity();
+      }
+    }
+  }
+}
+
+/// Raises the maxima of all rows to those of the block, and scales what was summed below them.
+template <int kRows>
+__device__ __forceinline__ void rescale(
+    WarpRows<kRows>& rows,
+    const float (&block_max)[WarpRows<kRows>::kTiles][WarpRows<kRows>::kHalves]) {
+#pragma unroll
+  for (int tile = 0; tile < rows.kTiles; ++tile) {
+#pragma unroll
+    for (int half = 0; half < rows.kHalves; ++half) {
+      float max = fmaxf(rows.max[tile][half], block_max[tile][half]);
+      max = fmaxf(max, __shfl_xor_sync(kWholeWarp, max, 1));
+      max = fmaxf(max, __shfl_xor_sync(kWholeWarp, max, 2));
+      const float factor = exp2_approx(rows.max[tile][half] - max);
+      rows.max[tile][half] = max;
+      rows.sum[tile][half] *= factor;
+#pragma unroll
+      for (int column = 0; column < kColumns; ++column) {
+        rows.o[tile][column].value[2 * half] *= factor;
+        rows.o[tile][column].value[2 * half + 1] *= factor;
+      }
+    }
+  }
+}
+
+/// Scores become P = exp2(score - max), exactly 0 for masked keys, and are added to the sums.
+template <int kRows>
+__device__ __forceinline__ void weigh(WarpRows<kRows>& rows, BlockScores<kRows>& scores) {
+  float block_max[WarpRows<kRows>::kTiles][WarpRows<kRows>::kHalves];
+  bool grows = false;
+#pragma unroll
+  for (int tile = 0; tile < rows.kTiles; ++tile) {
+#pragma unroll
+    for (int half = 0; half < rows.kHalves; ++half) {
+      const float* low = scores.keys[tile][0].value + 2 * half;
+      const float* high = scores.keys[tile][1].value + 2 * half;
+      block_max[tile][half] = fmaxf(fmaxf(low[0], low[1]), fmaxf(high[0], high[1]));
+      grows = grows || block_max[tile][half] > rows.max[tile][half] + kRescaleAt;
+    }
+  }
+  if (__any_sync(kWholeWarp, grows)) rescale(rows, block_max);
+#pragma unroll
+  for (int tile = 0; tile < rows.kTiles; ++tile) {
+#pragma unroll
+    for (int i = 0; i < 4 * rows.kHalves; ++i) {
+      const int n = i / (2 * rows.kHalves), half = i / 2 % rows.kHalves, e = i % 2;
+      float& p = scores.keys[tile][n].value[2 * half + e];
+      p = exp2_approx(p - rows.max[tile][half]);
+      rows.sum[tile][half] += p;
+    }
+  }
+}
+
+/// o += P * V, P rounded to f16.
+template <int kRows>
+__device__ __forceinline__ void multiply_values(WarpRows<kRows>& rows, const BlockScores<kRows>& p,
+                                                const ValueFragment& values) {
+#pragma unroll
+  for (int tile = 0; tile < rows.kTiles; ++tile) {
+    uint32_t a[4] = {};
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int half = 0; half < rows.kHalves; ++half) {
+        const float* pair = p.keys[tile][n].value + 2 * half;
+        a[2 * n + half] = f32x2_to_f16x2(pair[0], pair[1]);
+      }
+    }
+#pragma unroll
+    for (int column = 0; column < kColumns; ++column) {
+      mma_m16n8k16_f16(rows.o[tile][column].value, a, values.column[column]);
+    }
+  }
+}
+
+/// Shared memory in which warps leave their rows; warp w's row r is row w * kRows + r.
+template <int kRows, int kWarps>
+struct MergeArea {
+  struct Stats {
+    float max, sum;
+  };
+  F32x4 o[kWarps * kRows][kChunksPerRow];  // chunks in the order of chunk_at()
+  Stats stats[kWarps * kRows];
+
+  /// Where a chunk lies in its row: eight lanes that store, or load, together meet no bank twice.
+  static __device__ __forceinline__ int chunk_at(int row, int chunk) {
+    return chunk ^ (chunk >> 3) ^ ((row & 1) << 1);
+  }
+
+  __device__ __forceinline__ void leave(int warp, const WarpRows<kRows>& rows) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int tile = 0; tile < rows.kTiles; ++tile) {
+#pragma unroll
+      for (int half = 0; half < rows.kHalves; ++half) {
+        const int row = warp * kRows + tile * 16 + half * 8 + lane / 4;
+        float total = rows.sum[tile][half];
+        total += __shfl_xor_sync(kWholeWarp, total, 1);
+        total += __shfl_xor_sync(kWholeWarp, total, 2);
+        if (lane % 4 == 0) stats[row] = {rows.max[tile][half], total};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {  // value[2 * half + e] of column j is dim 16t + 8e + j
+          F32x4 dims;
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            dims.value[j] = rows.o[tile][i % 2 * 4 + j].value[2 * half + i / 2];
+          }
+          o[row][chunk_at(row, lane % 4 * 4 + i)] = dims;
+        }
+      }
+    }
+  }
+
+  struct Merged {
+    F32x4 o;  // sum of P * V, four dims
+    Stats stats;
+  };
+  /// One chunk of the rows first_row, first_row + stride, ...: `count` of them, always added in
+  /// this order.
+  __device__ __forceinline__ Merged merged(int first_row, int stride, int count, int chunk) const {
+    Merged all{{}, {kNoMaximum, 0.0F}};
+    for (int i = 0; i < count; ++i) {
+      all.stats.max = fmaxf(all.stats.max, stats[first_row + i * stride].max);
+    }
+    for (int i = 0; i < count; ++i) {
+      const int row = first_row + i * stride;
+      const float weight = exp2_approx(stats[row].max - all.stats.max);
+      all.stats.sum += weight * stats[row].sum;
+      const F32x4 part = o[row][chunk_at(row, chunk)];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) all.o.value[j] += weight * part.value[j];
+    }
+    return all;
+  }
+};
+
+}  // namespace muse::device
+
+#endif  // MUSE_DEVICE_CODE
