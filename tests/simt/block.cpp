@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/simt/block.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <new>
+
+#include "tests/simt/cuda_builtins.h"
+
+#ifndef __has_feature
+#define __has_feature(x) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
+#include <sanitizer/common_interface_defs.h>
+#define MUSE_SIMT_ASAN 1
+#endif
+
+__thread muse::simt::Index threadIdx, blockIdx, blockDim, gridDim;
+
+namespace muse::simt {
+namespace {
+
+#if defined(MUSE_SIMT_ASAN)
+constexpr size_t kStackBytes = size_t{1} << 20;  // redzones around every variable
+#else
+constexpr size_t kStackBytes = size_t{128} << 10;
+#endif
+constexpr size_t kPageBytes = 4096;
+constexpr size_t kSharedAlignment = 1024;
+constexpr size_t kGuardBytes = 1024;  // before and behind the dynamic shared memory
+
+__thread Block* running = nullptr;
+
+void allocate_stack(Fiber& fiber) {
+  const size_t bytes = kStackBytes + kPageBytes;
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  mprotect(memory, kPageBytes, PROT_NONE);  // an overflow crashes at once
+  fiber.stack = static_cast<char*>(memory) + kPageBytes;
+  fiber.stack_bytes = kStackBytes;
+}
+
+/// Tells AddressSanitizer, which watches stacks.
+void leave_for([[maybe_unused]] Fiber& self, [[maybe_unused]] const Fiber& next) {
+#if defined(MUSE_SIMT_ASAN)
+  __sanitizer_start_switch_fiber(&self.fake_stack, next.stack, next.stack_bytes);
+#endif
+}
+void arrived_at([[maybe_unused]] Fiber& self, [[maybe_unused]] Fiber* main) {
+#if defined(MUSE_SIMT_ASAN)
+  const void* stack = nullptr;
+  size_t bytes = 0;
+  __sanitizer_finish_switch_fiber(self.fake_stack, &stack, &bytes);
+  if (main && !main->stack) {  // the OS thread's own stack, learned on the way out of it
+    main->stack = const_cast<void*>(stack);
+    main->stack_bytes = bytes;
+  }
+#endif
+}
+
+std::string hex(uint64_t value) {
+  char text[24];
+  std::snprintf(text, sizeof text, "0x%08llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+#if !defined(MUSE_SIMT_ASAN)
+/// Runs on the fiber's own stack, which is left for good.
+void on_fault(int signal, siginfo_t* info, void*) {
+  if (!running || !running->in_kernel()) {
+    std::signal(signal, SIG_DFL);  // not a kernel's: strikes again when this returns
+    return;
+  }
+  running->fail((signal == SIGFPE ? "division by zero at " : "illegal access of address ") +
+                hex(reinterpret_cast<uintptr_t>(info->si_addr)));
+}
+#endif
+
+std::string text(Index index) {
+  return "(" + std::to_string(index.x) + ", " + std::to_string(index.y) + ", " +
+         std::to_string(index.z) + ")";
+}
+
+}  // namespace
+
+void catch_illegal_accesses() {
+#if !defined(MUSE_SIMT_ASAN)
+  struct sigaction action = {};
+  action.sa_sigaction = on_fault;
+  action.sa_flags = SA_SIGINFO | SA_NODEFER;
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE}) sigaction(signal, &action, nullptr);
+#endif
+}
+
+Block::Block()
+    : shared_memory_(new unsigned char[kMaximumSharedBytes + 2 * kGuardBytes + kSharedAlignment]) {
+  const auto address = reinterpret_cast<uintptr_t>(shared_memory_.get()) + kGuardBytes;
+  shared_ = reinterpret_cast<unsigned char*>((address + kSharedAlignment - 1) / kSharedAlignment *
+                                             kSharedAlignment);
+}
+
+Block::~Block() {
+  for (Fiber& fiber : fibers_) {
+    munmap(static_cast<char*>(fiber.stack) - kPageBytes, fiber.stack_bytes + kPageBytes);
+  }
+}
+
+/// Where a fresh fiber starts.
+void Block::enter() {
+  Block& block = *running;
+  arrived_at(*block.current_, &block.main_);
+  block.live();
+}
+
+void Block::live() {
+  while (true) {
+    threadIdx = current_->index;
+    kernel_.call(arguments_);
+    end();
+  }
+}
+
+/// Returns when somebody switches back. _setjmp keeps no signal mask, hence makes no system call.
+[[gnu::noinline]] void Block::switch_to(Fiber& next) {
+  Fiber& self = *current_;
+  leave_for(self, next);
+  if (_setjmp(self.context) == 0) {
+    current_ = &next;
+    if (next.started) _longjmp(next.context, 1);
+    next.started = true;
+    ucontext_t context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = next.stack;
+    context.uc_stack.ss_size = next.stack_bytes - next.colour;
+    context.uc_link = nullptr;
+    makecontext(&context, &Block::enter, 0);
+    setcontext(&context);
+  }
+  arrived_at(*current_, nullptr);
+  threadIdx = current_->index;
+}
+
+std::string Block::run(const Kernel& kernel, const void* arguments, const LaunchShape& shape,
+                       uint64_t number) {
+  kernel_ = kernel;
+  arguments_ = arguments;
+  reset(shape, number);
+  running = this;
+  main_.started = true;
+  main_.stack = nullptr;
+  current_ = &main_;
+  switch_to(fiber(odd_ ? static_cast<unsigned>(warps_.size()) - 1 : 0, 0));
+  running = nullptr;
+  if (error_.empty()) error_ = broken_guard();
+  // What an aborted kernel left on its stacks is given up.
+  if (!error_.empty()) {
+    for (Fiber& fiber : fibers_) fiber.started = false;
+  }
+  return error_;
+}
+
+void Block::reset(const LaunchShape& shape, uint64_t number) {
+  gridDim = shape.grid;
+  blockDim = shape.block;
+  blockIdx.x = static_cast<unsigned>(number % gridDim.x);
+  blockIdx.y = static_cast<unsigned>(number / gridDim.x % gridDim.y);
+  blockIdx.z = static_cast<unsigned>(number / gridDim.x / gridDim.y);
+  block_index_ = blockIdx;
+  odd_ = number % 2 == 1;
+  error_.clear();
+  threads_ = blockDim.x * blockDim.y * blockDim.z;
+  living_ = threads_;
+  at_barrier_ = 0;
+  while (fibers_.size() < threads_) {
+    fibers_.emplace_back();
+    allocate_stack(fibers_.back());
+    fibers_.back().colour = fibers_.size() % 16 * 512;
+  }
+  warps_.resize((threads_ + kWarp - 1) / kWarp);
+  for (Warp& warp : warps_) {
+    warp.ready = warp.living = 0;
+    warp.groups.clear();
+  }
+  for (unsigned i = 0; i < threads_; ++i) {
+    Fiber& fiber = fibers_[i];
+    fiber.state = Fiber::State::kReady;
+    fiber.index = {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
+    fiber.warp = i / kWarp;
+    fiber.lane = i % kWarp;
+    fiber.copies.clear();
+    fiber.copy_group = 0;
+    warps_[fiber.warp].ready |= 1U << fiber.lane;
+    warps_[fiber.warp].living |= 1U << fiber.lane;
+  }
+  shared_bytes_ = shape.dynamic_shared_bytes;
+  std::memset(shared_ - kGuardBytes, odd_ ? 0x7F : 0xFF, shared_bytes_ + 2 * kGuardBytes);
+  std::memset(shared_, 0xFF, shared_bytes_);
+}
+
+std::string Block::broken_guard() const {
+  const unsigned char expected = odd_ ? 0x7F : 0xFF;
+  const auto changed = [expected](unsigned char byte) { return byte != expected; };
+  const unsigned char* const end = shared_ + shared_bytes_;
+  const unsigned char* const behind = std::find_if(end, end + kGuardBytes, changed);
+  const unsigned char* const before = std::find_if(shared_ - kGuardBytes, shared_, changed);
+  const std::string block = "block " + text(block_index_) + ": ";
+  if (behind != end + kGuardBytes) {
+    return block + "shared memory written " + std::to_string(behind - end) + " bytes behind its " +
+           std::to_string(shared_bytes_);
+  }
+  if (before != shared_) {
+    return block + "shared memory written " + std::to_string(shared_ - before) +
+           " bytes before its start";
+  }
+  return "";
+}
+
+/// The next lane of the same warp, else of the warps behind it; null where all wait or have ended.
+Fiber* Block::next_ready() {
+  const unsigned count = static_cast<unsigned>(warps_.size());
+  const unsigned start = current_ == &main_ ? 0 : current_->warp;
+  const unsigned lane = current_ == &main_ ? 0 : current_->lane;
+  for (unsigned step = 0; step < count; ++step) {
+    const unsigned number = (odd_ ? start + count - step : start + step) % count;
+    const unsigned ready = warps_[number].ready;
+    if (ready == 0) continue;
+    const unsigned behind = step == 0 ? ready & ~((2U << lane) - 1) : 0;
+    return &fiber(number, static_cast<unsigned>(__builtin_ctz(behind != 0 ? behind : ready)));
+  }
+  return nullptr;
+}
+
+/// To whoever can run; back when the current fiber can again.
+void Block::go_on() {
+  Fiber* next = next_ready();
+  if (next == current_) return;
+  if (next) {
+    switch_to(*next);
+    return;
+  }
+  if (living_ > 0) error_ = deadlock();
+  switch_to(main_);
+}
+
+void Block::fail(const std::string& what) {
+  error_ = place(*current_) + ": " + what;
+  switch_to(main_);
+  __builtin_unreachable();
+}
+
+void Block::end() {
+  Fiber& self = *current_;
+  self.state = Fiber::State::kEnded;
+  Warp& warp = warps_[self.warp];
+  warp.ready &= ~(1U << self.lane);
+  warp.living &= ~(1U << self.lane);
+  --living_;
+  // Who has ended is waited for no longer.
+  for (size_t i = warp.groups.size(); i-- > 0;) {
+    const Group& group = warp.groups[i];
+    if ((group.mask & warp.living & ~group.arrived) == 0) complete(warp, self.warp, i);
+  }
+  if (living_ > 0 && at_barrier_ == living_) open_barrier();
+  go_on();
+}
+
+int Block::barrier(int predicate) {
+  Fiber& self = *current_;
+  self.state = Fiber::State::kAtBarrier;
+  self.predicate = predicate != 0;
+  warps_[self.warp].ready &= ~(1U << self.lane);
+  if (++at_barrier_ == living_) open_barrier();
+  go_on();
+  return self.predicate;
+}
+
+void Block::open_barrier() {
+  at_barrier_ = 0;
+  int count = 0;
+  for (unsigned i = 0; i < threads_; ++i) {
+    if (fibers_[i].state == Fiber::State::kAtBarrier) count += fibers_[i].predicate;
+  }
+  for (unsigned i = 0; i < threads_; ++i) {
+    Fiber& fiber = fibers_[i];
+    if (fiber.state != Fiber::State::kAtBarrier) continue;
+    fiber.state = Fiber::State::kReady;
+    fiber.predicate = count;
+    warps_[fiber.warp].ready |= 1U << fiber.lane;
+  }
+}
+
+void Block::rendezvous(const char* operation, unsigned mask, void* operand, Compute compute) {
+  Fiber& self = *current_;
+  Warp& warp = warps_[self.warp];
+  const unsigned bit = 1U << self.lane;
+  if ((mask & bit) == 0) fail(std::string(operation) + " with a mask that lacks the lane itself");
+  size_t i = 0;
+  while (i < warp.groups.size() &&
+         (warp.groups[i].compute != compute || warp.groups[i].mask != mask)) {
+    ++i;
+  }
+  if (i == warp.groups.size()) warp.groups.push_back({operation, compute, mask, 0, {}});
+  Group& group = warp.groups[i];
+  group.arrived |= bit;
+  group.operands[self.lane] = operand;
+  self.state = Fiber::State::kAtRendezvous;
+  self.operation = operation;
+  self.mask = mask;
+  warp.ready &= ~bit;
+  if ((mask & warp.living & ~group.arrived) == 0) {
+    complete(warp, self.warp, i);
+    return;  // it may run on; the others follow when it waits
+  }
+  go_on();
+}
+
+void Block::complete(Warp& warp, unsigned warp_number, size_t group) {
+  const Group whole = warp.groups[group];
+  warp.groups.erase(warp.groups.begin() + static_cast<ptrdiff_t>(group));
+  whole.compute(whole.operands, whole.arrived);
+  warp.ready |= whole.arrived;
+  for (unsigned lane = 0; lane < kWarp; ++lane) {
+    if ((whole.arrived >> lane & 1U) != 0) fiber(warp_number, lane).state = Fiber::State::kReady;
+  }
+}
+
+void Block::start_copy(const Copy& copy) {
+  const auto misaligned = [&copy](const void* address) {
+    return reinterpret_cast<uintptr_t>(address) % copy.bytes != 0;
+  };
+  if (misaligned(copy.target) || misaligned(copy.source)) {
+    fail("an asynchronous copy's address is not aligned to " + std::to_string(copy.bytes) +
+         " bytes");
+  }
+  current_->copies.push_back(copy);
+  current_->copies.back().group = current_->copy_group;
+  if (odd_) run_copies(*current_, current_->copy_group);
+}
+
+void Block::wait_copies(int pending) { run_copies(*current_, current_->copy_group - 1 - pending); }
+
+void Block::run_copies(Fiber& fiber, int last_group) {
+  std::vector<Copy> rest;
+  for (const Copy& copy : fiber.copies) {
+    if (copy.group > last_group) {
+      rest.push_back(copy);
+    } else if (copy.source) {
+      std::memcpy(copy.target, copy.source, copy.bytes);
+    } else {
+      std::memset(copy.target, 0, copy.bytes);
+    }
+  }
+  fiber.copies.swap(rest);
+}
+
+std::string Block::place(const Fiber& fiber) const {
+  return "block " + text(block_index_) + ", thread " + text(fiber.index) + " (warp " +
+         std::to_string(fiber.warp) + ", lane " + std::to_string(fiber.lane) + ")";
+}
+
+std::string Block::deadlock() const {
+  const auto waits_for = [](const Fiber& fiber) -> std::string {
+    switch (fiber.state) {
+      case Fiber::State::kFresh:
+      case Fiber::State::kReady:
+        return "runs";
+      case Fiber::State::kAtBarrier:
+        return "waits at __syncthreads";
+      case Fiber::State::kAtRendezvous:
+        return std::string("waits at ") + fiber.operation + " with mask " + hex(fiber.mask);
+      case Fiber::State::kEnded:
+        return "has ended";
+    }
+    return "";
+  };
+  std::string what = "block " + text(block_index_) + ": deadlock:";
+  for (unsigned first = 0; first < threads_;) {  // runs of lanes that wait for the same
+    const Fiber& fiber = fibers_[first];
+    unsigned last = first;
+    while (last + 1 < threads_ && fibers_[last + 1].warp == fiber.warp &&
+           waits_for(fibers_[last + 1]) == waits_for(fiber)) {
+      ++last;
+    }
+    what += " warp " + std::to_string(fiber.warp) + " lane " + std::to_string(fiber.lane);
+    if (last > first) what += ".." + std::to_string(fibers_[last].lane);
+    what += " " + waits_for(fiber) + ";";
+    first = last + 1;
+  }
+  what.pop_back();
+  return what;
+}
+
+// What kernels call. ----------------------------------------------------------------------------
+
+void fail(const std::string& what) { running->fail(what); }
+unsigned lane_id() { return running->current().lane; }
+unsigned char* dynamic_shared() { return running->dynamic_shared(); }
+int block_barrier(int predicate) { return running->barrier(predicate); }
+void warp_rendezvous(const char* operation, unsigned mask, void* operand, Compute compute) {
+  running->rendezvous(operation, mask, operand, compute);
+}
+void start_copy(void* target, const void* source, size_t bytes) {
+  running->start_copy({target, source, bytes, 0});
+}
+void commit_copies() { running->commit_copies(); }
+void wait_copies(int pending) { running->wait_copies(pending); }
+
+}  // namespace muse::simt
+
+// The kernels are compiled with -fsanitize=alignment,bounds and without its runtime: what it finds
+// ends the launch as on a GPU. The layouts are the compilers' ABI.
+namespace {
+
+struct SourceLocation {
+  const char* file;
+  uint32_t line, column;
+};
+struct TypeMismatch {
+  SourceLocation location;
+  const void* type;
+  unsigned char log_alignment, kind;
+};
+struct OutOfBounds {
+  SourceLocation location;
+  const void* array_type;
+  const void* index_type;
+};
+
+std::string text(const SourceLocation& location) {
+  return std::string(location.file) + ":" + std::to_string(location.line);
+}
+
+}  // namespace
+
+extern "C" [[noreturn]] void __ubsan_handle_type_mismatch_v1_abort(const TypeMismatch* data,
+                                                                   uintptr_t address) {
+  const std::string where = text(data->location) + ": address " + muse::simt::hex(address);
+  muse::simt::fail(where + " is not aligned to " + std::to_string(1U << data->log_alignment) +
+                   " bytes");
+}
+
+extern "C" [[noreturn]] void __ubsan_handle_out_of_bounds_abort(const OutOfBounds* data,
+                                                                uintptr_t index) {
+  muse::simt::fail(text(data->location) + ": index " + std::to_string(index) +
+                   " is outside its array");
+}

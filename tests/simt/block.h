@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// One block at a time on one OS thread: its threads as fibers, who runs next, and who waits for
+// whom.
+#pragma once
+
+#include <ucontext.h>
+
+#include <csetjmp>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/simt/machine.h"
+
+namespace muse::simt {
+
+inline constexpr unsigned kMaximumThreads = 1024;
+inline constexpr size_t kMaximumSharedBytes = 232448;
+
+struct Copy {
+  void* target;
+  const void* source;  ///< null: zeros
+  size_t bytes;
+  int group;
+};
+
+/// A stack and where its thread goes on. Kept for the next block where its kernel has returned.
+struct Fiber {
+  enum class State : uint8_t { kFresh, kReady, kAtBarrier, kAtRendezvous, kEnded };
+
+  jmp_buf context;
+  void* stack = nullptr;  ///< lowest address behind the guard page
+  size_t stack_bytes = 0;
+  size_t colour = 0;           ///< bytes left free at its top, so that stacks share no cache sets
+  void* fake_stack = nullptr;  ///< AddressSanitizer's
+  bool started = false;        ///< has a context
+  State state = State::kFresh;
+  Index index;  ///< threadIdx
+  unsigned warp = 0, lane = 0;
+  int predicate = 0;                ///< at a barrier: its own, then the count
+  const char* operation = nullptr;  ///< at a rendezvous
+  unsigned mask = 0;                ///< at a rendezvous
+  std::vector<Copy> copies;         ///< under way
+  int copy_group = 0;               ///< of the next copy
+};
+
+/// From then on an illegal access in a kernel ends its launch, not the process. Left to
+/// AddressSanitizer where that is on.
+void catch_illegal_accesses();
+
+class Block {
+ public:
+  Block();
+  ~Block();
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+
+  /// Runs block number `number` of the grid to its end; empty, or what went wrong.
+  std::string run(const Kernel& kernel, const void* arguments, const LaunchShape& shape,
+                  uint64_t number);
+
+  // In a kernel.
+  [[noreturn]] void fail(const std::string& what);
+  bool in_kernel() const { return current_ != &main_; }
+  int barrier(int predicate);
+  void rendezvous(const char* operation, unsigned mask, void* operand, Compute compute);
+  void start_copy(const Copy& copy);
+  void commit_copies() { ++current_->copy_group; }
+  void wait_copies(int pending);
+  const Fiber& current() const { return *current_; }
+  unsigned char* dynamic_shared() { return shared_; }
+
+ private:
+  /// Lanes that wait for one another.
+  struct Group {
+    const char* operation;
+    Compute compute;
+    unsigned mask, arrived;
+    void* operands[kWarp];
+  };
+  struct Warp {
+    unsigned ready = 0;   ///< lanes that could run
+    unsigned living = 0;  ///< lanes that have not ended
+    std::vector<Group> groups;
+  };
+
+  static void enter();
+  void live();
+  void reset(const LaunchShape& shape, uint64_t number);
+  void switch_to(Fiber& next);
+  Fiber* next_ready();
+  void go_on();
+  void end();
+  void complete(Warp& warp, unsigned warp_number, size_t group);
+  void open_barrier();
+  static void run_copies(Fiber& fiber, int last_group);
+  std::string place(const Fiber& fiber) const;
+  std::string deadlock() const;
+  std::string broken_guard() const;
+  Fiber& fiber(unsigned warp, unsigned lane) { return fibers_[warp * kWarp + lane]; }
+
+  std::deque<Fiber> fibers_;  // they do not move
+  std::vector<Warp> warps_;
+  Fiber main_;
+  Fiber* current_ = nullptr;
+  Kernel kernel_;
+  const void* arguments_ = nullptr;
+  unsigned threads_ = 0, living_ = 0, at_barrier_ = 0;
+  Index block_index_;
+  bool odd_ = false;
+  std::string error_;
+  std::unique_ptr<unsigned char[]> shared_memory_;
+  unsigned char* shared_ = nullptr;
+  size_t shared_bytes_ = 0;
+};
+
+}  // namespace muse::simt

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// The emulator itself: what waits for whom, what is poisoned, and what is refused with which words.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/fakes/sanitized.h"
+#include "tests/simt/emulator_test_kernels.h"
+
+namespace muse::simt_test {
+namespace {
+
+using simt::Kernel;
+using simt::LaunchShape;
+using testing::HasSubstr;
+
+std::vector<int> run(const Kernel& kernel, size_t elements, const LaunchShape& shape,
+                     int number = 0, int os_threads = 1) {
+  std::vector<int> out(elements, 0);
+  alignas(16) static const int in[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+  const Args args{out.data(), in, number};
+  simt::launch(kernel, &args, shape, os_threads);
+  return out;
+}
+
+std::string error(const Kernel& kernel, const LaunchShape& shape, int number = 0) {
+  try {
+    run(kernel, 1024, shape, number);
+  } catch (const simt::Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Emulator, BarriersPassSharedMemoryBetweenWarpsInEveryBlock) {
+  for (const int os_threads : {1, 3}) {
+    const std::vector<int> out = run(rotate_kernel(), 96 * 20, {{20}, {96}}, 0, os_threads);
+    for (int i = 0; i < 96 * 20; ++i) ASSERT_EQ(out[i], (i % 96 + 33) % 96) << i;
+  }
+}
+
+TEST(Emulator, SharedMemoryIsPoisonedBeforeEachBlock) {
+  for (int launch = 0; launch < 2; ++launch) {
+    const LaunchShape shape{{1}, {96}, 96 * sizeof(int)};
+    for (const int value : run(read_unwritten_kernel(), 192, shape)) ASSERT_EQ(value, -1);
+  }
+}
+
+TEST(Emulator, ShufflesAndVotesAsTheManualSays) {
+  const std::vector<int> out = run(shuffle_kernel(), 64 * 8, {{1}, {64}});
+  for (int thread = 0; thread < 64; ++thread) {
+    const int lane = thread % 32;
+    const std::vector<int> got(&out[thread * 8], &out[thread * 8] + 8);
+    const std::vector<int> expected{5,
+                                    lane / 8 * 8 + 1,
+                                    lane % 16 < 3 ? lane : lane - 3,
+                                    lane % 16 > 12 ? lane : lane + 3,
+                                    lane ^ 24,
+                                    0x49249249,
+                                    1,
+                                    1};
+    EXPECT_EQ(got, expected) << thread;
+  }
+}
+
+TEST(Emulator, LanesOfDifferentMasksDoNotWaitForOneAnother) {
+  const std::vector<int> out = run(shuffle_in_halves_kernel(), 32, {{1}, {32}});
+  for (int i = 0; i < 32; ++i) {
+    const int pair = 2 * (i / 2) * 2 + 1;
+    EXPECT_EQ(out[i], i < 16 ? pair : 4 * pair) << i;
+  }
+}
+
+TEST(Emulator, WhoHasEndedIsNotWaitedFor) {
+  const std::vector<int> out = run(ends_early_kernel(), 96, {{1}, {96}});
+  for (int i = 0; i < 96; ++i) EXPECT_EQ(out[i], i % 2 == 0 ? 0x55555555 : 0) << i;
+}
+
+TEST(Emulator, MultipliesFragmentsOfAWarp) {
+  const std::vector<int> out = run(multiply_kernel(), 128, {{1}, {32}});
+  for (int i = 0; i < 16; ++i) {
+    for (int j = 0; j < 8; ++j) {
+      int expected = 1;
+      for (int k = 0; k < 16; ++k) expected += (i - k) * (k + 2 * j);
+      EXPECT_EQ(out[i * 8 + j], expected) << i << ", " << j;
+    }
+  }
+}
+
+TEST(Emulator, CopiesLandLateInEvenBlocksAndAtOnceInOddOnes) {
+  const LaunchShape shape{{2}, {1}, 32};
+  const std::vector<int> all{1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8};
+  EXPECT_EQ(run(copy_kernel(), 16, shape, 0), all);
+  const std::vector<int> one_missed{1, 2, 3, 4, -1, -1, -1, -1, 1, 2, 3, 4, 5, 6, 7, 8};
+  EXPECT_EQ(run(copy_kernel(), 16, shape, 1), one_missed);
+  const std::vector<int> zeros{1, 2, 3, 4, 0, 0, 0, 0, 1, 2, 3, 4, 0, 0, 0, 0};
+  EXPECT_EQ(run(copy_kernel(), 16, shape, 2), zeros);
+}
+
+TEST(Emulator, AtomicsHoldAcrossBlocksOnSeveralThreads) {
+  EXPECT_EQ(run(count_kernel(), 1, {{200}, {64}}, 3, 4)[0], 200 * 64 * 3);
+}
+
+TEST(Emulator, ReportsWhoWaitsForWhatInADeadlock) {
+  const std::string what = error(parts_at_barrier_kernel(), {{1}, {64}});
+  EXPECT_THAT(what, HasSubstr("block (0, 0, 0): deadlock"));
+  EXPECT_THAT(what, HasSubstr("warp 0 lane 0..31 waits at __syncthreads"));
+  EXPECT_THAT(what, HasSubstr("warp 1 lane 8..31 waits at __syncwarp with mask 0xffffffff"));
+}
+
+TEST(Emulator, RefusesAMaskWithoutTheLaneItself) {
+  EXPECT_THAT(error(lacks_itself_kernel(), {{1}, {32}}), HasSubstr("lacks the lane itself"));
+}
+
+TEST(Emulator, RefusesAnInstructionOfTheWholeWarpInAPartOfIt) {
+  EXPECT_THAT(error(mma_in_half_a_warp_kernel(), {{1}, {32}}), HasSubstr("without all its lanes"));
+}
+
+TEST(Emulator, GuardsTheEndsOfSharedMemory) {
+  EXPECT_EQ(error(write_shared_kernel(), {{1}, {1}, 100}, 99), "");
+  EXPECT_THAT(error(write_shared_kernel(), {{1}, {1}, 100}, 103),
+              HasSubstr("3 bytes behind its 100"));
+  EXPECT_THAT(error(write_shared_kernel(), {{1}, {1}, 100}, -1), HasSubstr("1 bytes before"));
+}
+
+TEST(Emulator, RefusesMisalignedAccesses) {
+  EXPECT_EQ(error(misaligned_kernel(), {{1}, {1}}, 4), "");
+  const std::string what = error(misaligned_kernel(), {{1}, {1}}, 1);
+  EXPECT_THAT(what, HasSubstr("thread (0, 0, 0) (warp 0, lane 0)"));
+  EXPECT_THAT(what, HasSubstr("not aligned to 16 bytes"));
+}
+
+TEST(Emulator, TurnsAnIllegalAccessIntoAnErrorAndGoesOn) {
+  if (fakes::kSanitized) GTEST_SKIP() << "the sanitizer ends the process";
+  EXPECT_THAT(error(dereference_null_kernel(), {{1}, {64}}, 1), HasSubstr("illegal access"));
+  EXPECT_EQ(run(rotate_kernel(), 96, {{1}, {96}})[0], 33);
+}
+
+TEST(Emulator, RefusesLaunchesThatAGpuWouldRefuse) {
+  EXPECT_THAT(error(count_kernel(), {{0}, {32}}), HasSubstr("grid of (0, 1, 1)"));
+  EXPECT_THAT(error(count_kernel(), {{1}, {1025}}), HasSubstr("block of (1025, 1, 1)"));
+  EXPECT_THAT(error(count_kernel(), {{1}, {32}, 232449}),
+              HasSubstr("232449 bytes of shared memory"));
+}
+
+}  // namespace
+}  // namespace muse::simt_test

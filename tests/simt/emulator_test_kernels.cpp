@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels for tests of the emulator itself, right ones and wrong ones.
+#include "tests/simt/emulator_test_kernels.h"
+
+#include "variants/device/ptx.cuh"
+
+namespace muse::simt_test {
+namespace {
+
+constexpr int kThreads = 96;
+
+/// Each thread passes its number to the one 33 behind it through static shared memory.
+__global__ void __launch_bounds__(kThreads) rotate(const __grid_constant__ Args args) {
+  __shared__ int numbers[kThreads];
+  numbers[threadIdx.x] = static_cast<int>(threadIdx.x);
+  __syncthreads();
+  args.out[blockIdx.x * kThreads + threadIdx.x] = numbers[(threadIdx.x + 33) % kThreads];
+}
+
+/// Reads shared memory, static and dynamic, that nobody has written.
+__global__ void read_unwritten(const __grid_constant__ Args args) {
+  __shared__ int numbers[kThreads];
+  args.out[2 * threadIdx.x] = numbers[threadIdx.x];
+  args.out[2 * threadIdx.x + 1] = reinterpret_cast<int*>(device::dynamic_shared())[threadIdx.x];
+  __syncthreads();
+  numbers[threadIdx.x] = 1;
+}
+
+__global__ void shuffle(const __grid_constant__ Args args) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  int* out = args.out + threadIdx.x * 8;
+  out[0] = __shfl_sync(0xFFFFFFFFU, lane, 5);
+  out[1] = __shfl_sync(0xFFFFFFFFU, lane, 9, 8);
+  out[2] = __shfl_up_sync(0xFFFFFFFFU, lane, 3, 16);
+  out[3] = __shfl_down_sync(0xFFFFFFFFU, lane, 3, 16);
+  out[4] = __shfl_xor_sync(0xFFFFFFFFU, lane, 24);
+  out[5] = static_cast<int>(__ballot_sync(0xFFFFFFFFU, lane % 3 == 0));
+  out[6] = __any_sync(0xFFFFFFFFU, lane == 31) + 2 * __any_sync(0xFFFFFFFFU, lane == 32);
+  out[7] = __all_sync(0xFFFFFFFFU, lane < 32) + 2 * __all_sync(0xFFFFFFFFU, lane < 31);
+}
+
+/// Both halves of a warp shuffle among themselves, one more often than the other.
+__global__ void shuffle_in_halves(const __grid_constant__ Args args) {
+  const bool upper = threadIdx.x % 32 >= 16;
+  int value = static_cast<int>(threadIdx.x);
+  for (int i = 0; i < (upper ? 3 : 1); ++i) {
+    value += __shfl_xor_sync(upper ? 0xFFFF0000U : 0x0000FFFFU, value, 1);
+  }
+  args.out[threadIdx.x] = value;
+}
+
+__global__ void ends_early(const __grid_constant__ Args args) {
+  if (threadIdx.x % 2 == 1) return;
+  __syncthreads();
+  args.out[threadIdx.x] = static_cast<int>(__ballot_sync(0xFFFFFFFFU, 1));
+}
+
+__global__ void parts_at_barrier(const __grid_constant__ Args) {
+  if (threadIdx.x < 40) {
+    __syncthreads();
+  } else {
+    __syncwarp();
+  }
+}
+
+__global__ void lacks_itself(const __grid_constant__ Args) { __syncwarp(1U << 7); }
+
+__global__ void mma_in_half_a_warp(const __grid_constant__ Args) {
+  if (threadIdx.x >= 16) return;
+  float acc[4] = {};
+  const uint32_t a[4] = {}, b[2] = {};
+  device::mma_m16n8k16_f16(acc, a, b);
+}
+
+/// a[i][k] = i - k, b[k][j] = k + 2j, started from acc = 1.
+__global__ void multiply(const __grid_constant__ Args args) {
+  const int g = static_cast<int>(threadIdx.x) / 4;
+  const int t = static_cast<int>(threadIdx.x) % 4;
+  uint32_t a[4], b[2];
+  for (int w = 0; w < 4; ++w) {
+    const int row = g + 8 * (w % 2), k = 2 * t + 8 * (w / 2);
+    a[w] = device::f32x2_to_f16x2(static_cast<float>(row - k), static_cast<float>(row - k - 1));
+  }
+  for (int w = 0; w < 2; ++w) {
+    const int k = 2 * t + 8 * w;
+    b[w] = device::f32x2_to_f16x2(static_cast<float>(k + 2 * g), static_cast<float>(k + 1 + 2 * g));
+  }
+  float acc[4] = {1, 1, 1, 1};
+  device::mma_m16n8k16_f16(acc, a, b);
+  for (int i = 0; i < 4; ++i) {
+    args.out[(g + 8 * (i / 2)) * 8 + 2 * t + i % 2] = static_cast<int>(acc[i]);
+  }
+}
+
+/// Forgets to wait for the newer of two copies, where args.number is 1.
+__global__ void copy(const __grid_constant__ Args args) {
+  auto* shared = reinterpret_cast<int*>(device::dynamic_shared());
+  device::copy_async_16(shared, args.in, true);
+  device::commit_copies();
+  device::copy_async_16(shared + 4, args.in + 4, args.number != 2);
+  device::commit_copies();
+  if (args.number == 1) {
+    device::wait_copies<1>();
+  } else {
+    device::wait_copies<0>();
+  }
+  for (int i = 0; i < 8; ++i) args.out[blockIdx.x * 8 + i] = shared[i];
+}
+
+__global__ void write_shared(const __grid_constant__ Args args) {
+  device::dynamic_shared()[args.number] = 1;
+}
+
+__global__ void misaligned(const __grid_constant__ Args args) {
+  args.out[0] = static_cast<int>(device::load_words4(args.in + args.number).word[0]);
+}
+
+__global__ void dereference_null(const __grid_constant__ Args args) {
+  const int* volatile nowhere = nullptr;
+  args.out[0] = nowhere[args.number];
+}
+
+__global__ void count(const __grid_constant__ Args args) { atomicAdd(args.out, args.number); }
+
+}  // namespace
+
+#define MUSE_TEST_KERNEL(name) \
+  simt::Kernel name##_kernel() { return simt::KernelOf<&name>::kernel(); }
+MUSE_TEST_KERNEL(rotate)
+MUSE_TEST_KERNEL(read_unwritten)
+MUSE_TEST_KERNEL(shuffle)
+MUSE_TEST_KERNEL(shuffle_in_halves)
+MUSE_TEST_KERNEL(ends_early)
+MUSE_TEST_KERNEL(parts_at_barrier)
+MUSE_TEST_KERNEL(lacks_itself)
+MUSE_TEST_KERNEL(mma_in_half_a_warp)
+MUSE_TEST_KERNEL(multiply)
+MUSE_TEST_KERNEL(copy)
+MUSE_TEST_KERNEL(write_shared)
+MUSE_TEST_KERNEL(misaligned)
+MUSE_TEST_KERNEL(dereference_null)
+MUSE_TEST_KERNEL(count)
+
+}  // namespace muse::simt_test

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/simt/simt_backend.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/simt/kernel_table.h"
+
+namespace muse::simt {
+namespace {
+
+using tuner::Backend;
+using tuner::Outcome;
+using tuner::Program;
+using tuner::TrialError;
+
+unsigned narrow(int64_t extent) { return extent > 0xFFFFFFFF || extent < 0 ? 0 : extent; }
+
+Index index(const Dim3& dim) { return {narrow(dim.x), narrow(dim.y), narrow(dim.z)}; }
+
+const Kernel& find(const std::string& candidate, const std::string& entry) {
+  for (const CompiledKernel& compiled : compiled_kernels()) {
+    if (compiled.candidate == candidate && compiled.entry == entry) return compiled.kernel;
+  }
+  throw TrialError(Outcome::kLaunchFailed,
+                   fmt::format("{} of {} is not compiled for the emulator", entry, candidate));
+}
+
+struct BoundLaunch {
+  std::string label;
+  const Kernel& kernel;
+  LaunchShape shape;
+  Arguments arguments;
+};
+
+class SimtProgram final : public Program {
+ public:
+  SimtProgram(std::vector<BoundLaunch> bound, int os_threads)
+      : bound_(std::move(bound)), os_threads_(os_threads) {}
+  int launches() const override { return static_cast<int>(bound_.size()); }
+  void launch(int launch) override {
+    const BoundLaunch& bound = bound_.at(static_cast<size_t>(launch));
+    try {
+      simt::launch(bound.kernel, bound.arguments.data(), bound.shape, os_threads_);
+    } catch (const Error& error) {
+      throw TrialError(Outcome::kLaunchFailed, bound.label + ": " + error.what());
+    }
+  }
+  std::vector<std::string> kernels() const override {
+    std::vector<std::string> labels;
+    for (const BoundLaunch& bound : bound_) labels.push_back(bound.label);
+    return labels;
+  }
+
+ private:
+  std::vector<BoundLaunch> bound_;
+  int os_threads_;
+};
+
+class SimtBackend final : public Backend {
+ public:
+  explicit SimtBackend(int os_threads)
+      : host_(tuner::make_host_backend()),
+        class_(emulated_device_class()),
+        os_threads_(os_threads) {}
+
+  TargetKind target() const override { return TargetKind::kCuda; }
+  const DeviceClass& device_class() const override { return class_; }
+  const profiler::DeviceInstance& device_instance() const override {
+    return host_->device_instance();
+  }
+  std::string toolkit() const override { return "emulator, " + host_->toolkit(); }
+
+  void* allocate(int64_t bytes) override { return host_->allocate(bytes); }
+  void release(void* address) override { host_->release(address); }
+  void upload(void* target, const void* host, int64_t bytes) override {
+    host_->upload(target, host, bytes);
+  }
+  void download(void* host, const void* target, int64_t bytes) override {
+    host_->download(host, target, bytes);
+  }
+  void fill(void* target, uint8_t byte, int64_t bytes) override {
+    host_->fill(target, byte, bytes);
+  }
+  void copy(void* target, const void* source, int64_t bytes) override {
+    host_->copy(target, source, bytes);
+  }
+  int64_t first_difference(const void* a, const void* b, int64_t bytes) override {
+    return host_->first_difference(a, b, bytes);
+  }
+  void synchronize() override { host_->synchronize(); }
+
+  std::unique_ptr<Program> bind(const Candidate& candidate, const Problem& problem,
+                                const Buffers& buffers, void* workspace) override {
+    const Variant& variant = *candidate.variant;
+    const Geometry geometry = variant.geometry(problem, candidate.configuration, class_);
+    std::vector<BoundLaunch> bound;
+    for (size_t i = 0; i < geometry.launches.size(); ++i) {
+      const Launch& launch = geometry.launches[i];
+      bound.push_back(
+          {fmt::format("{} of {}", launch.entry, key(candidate)),
+           find(key(candidate), launch.entry),
+           {index(launch.grid), index(launch.block), static_cast<size_t>(launch.smem_bytes)},
+           variant.bind(problem, candidate.configuration, buffers, workspace, TensorMapEncoder{},
+                        static_cast<int>(i))});
+      check(bound.back(), launch);
+    }
+    return std::make_unique<SimtProgram>(std::move(bound), os_threads_);
+  }
+
+  std::unique_ptr<Program> capture(const std::vector<Program*>&, bool) override { return nullptr; }
+  std::optional<TargetTruth> attention_truth(const Problem&, const Buffers&) override {
+    return std::nullopt;
+  }
+
+  profiler::Sampler& sampler() override { return host_->sampler(); }
+  void flush_caches() override { host_->flush_caches(); }
+  profiler::ClockReading read_clock() override { return host_->read_clock(); }
+  std::string protocol() const override { return "emulator; " + host_->protocol(); }
+
+ private:
+  static void check(const BoundLaunch& bound, const Launch& launch) {
+    const Dim3& cluster = launch.cluster;
+    if (cluster.x != 1 || cluster.y != 1 || cluster.z != 1) {
+      throw TrialError(Outcome::kLaunchFailed, bound.label + ": the emulator has no clusters");
+    }
+    if (bound.arguments.size() != bound.kernel.argument_bytes) {
+      throw TrialError(
+          Outcome::kLaunchFailed,
+          fmt::format("{}: bind gives an argument block of {} bytes, the kernel takes {}",
+                      bound.label, bound.arguments.size(), bound.kernel.argument_bytes));
+    }
+  }
+
+  std::unique_ptr<Backend> host_;
+  DeviceClass class_;
+  int os_threads_;
+};
+
+}  // namespace
+
+DeviceClass emulated_device_class() {
+  return {.model = "emulated",
+          .host = false,
+          .cc = 90,
+          .sm_count = 132,
+          .memory_bytes = int64_t{64} << 30,
+          .l2_bytes = int64_t{50} << 20,
+          .smem_per_block_bytes = 232448,
+          .driver_version = 13000,
+          .isa = "sm_90a"};
+}
+
+std::unique_ptr<Backend> make_simt_backend(int os_threads) {
+  return std::make_unique<SimtBackend>(os_threads);
+}
+
+}  // namespace muse::simt
