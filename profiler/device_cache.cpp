@@ -10,26 +10,25 @@
 namespace muse::profiler {
 namespace {
 
-/// The launch grid reads in steps of this; also room for the word that keeps the sum alive.
-constexpr int64_t kGranularity = int64_t{1} << 20;
+constexpr int64_t kMegabyte = int64_t{1} << 20;
 
-}  // namespace
-
-DeviceCache::DeviceCache(CUstream_st* stream) : stream_(stream) {
+int64_t flush_bytes() {
   int device = 0, l2_bytes = 0;
   check_cuda(cudaGetDevice(&device), "cudaGetDevice");
   check_cuda(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device),
              "cudaDeviceGetAttribute");
-  bytes_ = (2 * int64_t{l2_bytes} + kGranularity - 1) / kGranularity * kGranularity;
-  check_cuda(cudaMalloc(&data_, static_cast<size_t>(bytes_ + kGranularity)), "cudaMalloc");
-  launch_write(stream_, data_, bytes_);
+  return (2 * int64_t{l2_bytes} + kMegabyte - 1) / kMegabyte * kMegabyte;
 }
 
-DeviceCache::~DeviceCache() { cudaFree(data_); }
+}  // namespace
+
+DeviceCache::DeviceCache(CUstream_st* stream)
+    : stream_(stream), bytes_(flush_bytes()), data_(bytes_ + 16) {
+  launch_write(stream_, data_.data(), bytes_);
+}
 
 void DeviceCache::flush() {
-  auto* sink = reinterpret_cast<uint32_t*>(static_cast<std::byte*>(data_) + bytes_);
-  launch_read(stream_, data_, bytes_, sink);
+  launch_read(stream_, data_.data(), bytes_, data_.as<uint32_t>(bytes_));
 }
 
 std::string DeviceCache::recipe() const { return fmt::format("read {} bytes", bytes_); }

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "profiler/device_memory.h"
+
 struct CUstream_st;
 
 namespace muse::profiler {
@@ -15,9 +17,6 @@ class DeviceCache {
  public:
   /// Of the current device; allocates and fills the buffer. Throws DeviceError.
   explicit DeviceCache(CUstream_st* stream);
-  ~DeviceCache();
-  DeviceCache(const DeviceCache&) = delete;
-  DeviceCache& operator=(const DeviceCache&) = delete;
 
   /// Enqueues the read on the stream. Throws DeviceError where the launch fails.
   void flush();
@@ -27,9 +26,8 @@ class DeviceCache {
 
  private:
   CUstream_st* stream_;
-  int64_t bytes_ = 0;
-  void* data_ = nullptr;
-  int blocks_ = 0;
+  int64_t bytes_;
+  DeviceMemory data_;  ///< the bytes read, and room for a word that keeps their sum alive
 };
 
 }  // namespace muse::profiler

@@ -10,8 +10,8 @@ namespace muse::profiler {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kBlocksPerSm = 8;  // 2,048 threads: a full SM
-constexpr int kUnroll = 4;       // loads of 16 bytes in flight per thread
+constexpr int kUnroll = 4;        // loads of 16 bytes in flight per thread
+constexpr int kGatherUnroll = 2;  // rows, each of K and of V: the same number of loads
 constexpr int kRowBytes = 128;
 /// No sum of one repeated byte: its four bytes differ. XOR of equal words gives 0 or the word.
 constexpr uint32_t kNeverSummed = 0x01020408;
@@ -106,17 +106,18 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t stride = int64_t{gridDim.x} * kRowsPerBlock;
   uint32_t sum = 0;
   int64_t i = int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.x / kLanes;
-  for (; i + (kUnroll - 1) * stride < rows; i += kUnroll * stride) {
-    int64_t row[kUnroll];
-    uint4 k[kUnroll], v[kUnroll];
+  for (; i + (kGatherUnroll - 1) * stride < rows; i += kGatherUnroll * stride) {
+    int64_t row[kGatherUnroll];
+    uint4 k[kGatherUnroll], v[kGatherUnroll];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) row[u] = __ldg(table + i + u * stride) * kRowWords + lane;
+    for (int u = 0; u < kGatherUnroll; ++u)
+      row[u] = __ldg(table + i + u * stride) * kRowWords + lane;
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) k[u] = __ldcg(k_pool + row[u]);
+    for (int u = 0; u < kGatherUnroll; ++u) k[u] = __ldcg(k_pool + row[u]);
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) v[u] = __ldcg(v_pool + row[u]);
+    for (int u = 0; u < kGatherUnroll; ++u) v[u] = __ldcg(v_pool + row[u]);
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) sum ^= fold(k[u]) ^ fold(v[u]);
+    for (int u = 0; u < kGatherUnroll; ++u) sum ^= fold(k[u]) ^ fold(v[u]);
   }
   for (; i < rows; i += stride) {
     const int64_t row = __ldg(table + i) * kRowWords + lane;
@@ -163,22 +164,22 @@ void launch(CUstream_st* stream, OwnKernel kernel, int blocks, int threads, void
   check_cuda(cudaLaunchKernelExC(&config, entry(kernel), args), "launch");
 }
 
-/// Enough blocks to fill the device, no more than the work has.
-int blocks_for(int64_t threads_of_work) {
+/// One wave of blocks, or as many as the work has.
+void launch_wave(CUstream_st* stream, OwnKernel kernel, int64_t threads_of_work, void** args) {
+  int device = 0, multiprocessors = 0, blocks_per_multiprocessor = 0;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  check_cuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
+             "cudaDeviceGetAttribute");
+  check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_per_multiprocessor,
+                                                           entry(kernel), kThreads, 0),
+             "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
   const int64_t needed = (threads_of_work + kThreads - 1) / kThreads;
-  return static_cast<int>(
-      std::max<int64_t>(1, std::min<int64_t>(needed, int64_t{kBlocksPerSm} * multiprocessors())));
+  const int64_t wave = int64_t{multiprocessors} * blocks_per_multiprocessor;
+  launch(stream, kernel, static_cast<int>(std::max<int64_t>(1, std::min(needed, wave))), kThreads,
+         args);
 }
 
 }  // namespace
-
-int multiprocessors() {
-  int device = 0, count = 0;
-  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-  check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
-             "cudaDeviceGetAttribute");
-  return count;
-}
 
 void launch_null(CUstream_st* stream, bool programmatic) {
   launch(stream, OwnKernel::kNull, 1, 32, nullptr, programmatic);
@@ -197,27 +198,27 @@ void launch_link(CUstream_st* stream, int64_t cycles, bool programmatic) {
 void launch_read(CUstream_st* stream, const void* data, int64_t bytes, uint32_t* sink) {
   int64_t count = bytes / 16;
   void* args[] = {&data, &count, &sink};
-  launch(stream, OwnKernel::kRead, blocks_for(count), kThreads, args);
+  launch_wave(stream, OwnKernel::kRead, count, args);
 }
 
 void launch_write(CUstream_st* stream, void* data, int64_t bytes) {
   int64_t count = bytes / 16;
   void* args[] = {&data, &count};
-  launch(stream, OwnKernel::kWrite, blocks_for(count), kThreads, args);
+  launch_wave(stream, OwnKernel::kWrite, count, args);
 }
 
 void launch_copy(CUstream_st* stream, void* target, const void* source, int64_t bytes) {
   int64_t count = bytes / 16;
   void* args[] = {&target, &source, &count};
-  launch(stream, OwnKernel::kCopy, blocks_for(count), kThreads, args);
+  launch_wave(stream, OwnKernel::kCopy, count, args);
 }
 
 void launch_gather(CUstream_st* stream, const GatherArgs& args) {
   GatherArgs a = args;
   void* list[] = {&a.k_pool, &a.v_pool, &a.table, &a.rows, &a.sink};
   const bool whole = a.row_bytes == kRowBytes;
-  launch(stream, whole ? OwnKernel::kGather128 : OwnKernel::kGather64,
-         blocks_for(a.rows * (whole ? 8 : 4)), kThreads, list);
+  launch_wave(stream, whole ? OwnKernel::kGather128 : OwnKernel::kGather64,
+              a.rows * (whole ? 8 : 4), list);
 }
 
 std::string symbol(OwnKernel kernel) {

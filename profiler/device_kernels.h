@@ -10,9 +10,6 @@ struct CUstream_st;
 
 namespace muse::profiler {
 
-/// For the size of grids; of the current device.
-int multiprocessors();
-
 /// One block that does nothing. `programmatic`: may start before its predecessor on the stream has
 /// ended (from CC 9.0 on).
 void launch_null(CUstream_st* stream, bool programmatic = false);
