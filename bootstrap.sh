@@ -86,8 +86,8 @@ fi
 
 tool=build/muse-tune
 target=()
-if ! "$tool" list --json | grep -q '"target": "cuda"'; then
-  say "this build has host variants only: sweeping with --target host"
+if ! "$tool" version --json | grep -q '"cuda"'; then
+  say "this build has the host target only: sweeping with --target host"
   target=(--target host)
 fi
 say "sweeping configs/quick.yaml"

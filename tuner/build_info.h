@@ -12,4 +12,13 @@ struct BuildInfo {
 };
 const BuildInfo& build_info();
 
+/// Built with a CUDA Toolkit.
+constexpr bool has_cuda_target() {
+#if defined(MUSE_HAS_CUDA)
+  return true;
+#else
+  return false;
+#endif
+}
+
 }  // namespace muse::tuner

@@ -52,6 +52,7 @@ std::string microseconds(double ns, const std::string& shape) {
 
 const char* boolean(bool value) { return value ? "true" : "false"; }
 
+/// Candidates of a chain key; how they are launched (" + pdl" at the end) stays in the key alone.
 std::vector<std::string> split_chain(const std::string& chain) {
   constexpr std::string_view kJoin = " + ";
   std::vector<std::string> parts;
@@ -59,7 +60,7 @@ std::vector<std::string> split_chain(const std::string& chain) {
   for (size_t at; (at = chain.find(kJoin, from)) != std::string::npos; from = at + kJoin.size()) {
     parts.push_back(chain.substr(from, at - from));
   }
-  parts.push_back(chain.substr(from));
+  if (chain.substr(from) != "pdl") parts.push_back(chain.substr(from));
   return parts;
 }
 

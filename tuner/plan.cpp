@@ -193,6 +193,19 @@ void sort_items(std::vector<PlanItem>& items) {
   for (auto& entry : ranked) items.push_back(std::move(entry.second));
 }
 
+/// Some launch behind the first may start before its predecessor has ended.
+bool allows_pdl(const Chain& chain, const Problem& problem, const DeviceClass& device) {
+  bool first = true;
+  for (const Candidate& candidate : chain) {
+    const Geometry geometry = candidate.variant->geometry(problem, candidate.configuration, device);
+    for (const Launch& launch : geometry.launches) {
+      if (launch.pdl && !first) return true;
+      first = false;
+    }
+  }
+  return false;
+}
+
 /// Every way through a span, by key.
 class Composer {
  public:
@@ -302,6 +315,22 @@ std::vector<Chain> compose(const Problem& problem, const std::vector<Candidate>&
   std::vector<Chain> ordered;
   for (auto& entry : Composer(problem, span, unique).all())
     ordered.push_back(std::move(entry.second));
+  return ordered;
+}
+
+std::vector<Chain> with_launch_ways(const std::vector<Chain>& pipelines,
+                                    const std::vector<bool>& pdl, const Problem& problem,
+                                    const DeviceClass& device) {
+  std::map<std::string, Chain> ways;
+  for (const Chain& pipeline : pipelines) {
+    for (const bool on : pdl) {
+      Chain chain = pipeline;
+      chain.pdl = on && allows_pdl(pipeline, problem, device);
+      ways.emplace(key(chain), std::move(chain));
+    }
+  }
+  std::vector<Chain> ordered;
+  for (auto& entry : ways) ordered.push_back(std::move(entry.second));
   return ordered;
 }
 

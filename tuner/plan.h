@@ -61,4 +61,10 @@ tl::expected<Chain, std::string> default_base(TargetKind target, const Registry&
 std::vector<Chain> compose(const Problem& problem, const std::vector<Candidate>& candidates,
                            Span span = kWholeStep);
 
+/// Each pipeline once for every way to launch it that `pdl` lists, ordered by key. On is off where
+/// no launch behind the first may start before its predecessor has ended.
+std::vector<Chain> with_launch_ways(const std::vector<Chain>& pipelines,
+                                    const std::vector<bool>& pdl, const Problem& problem,
+                                    const DeviceClass& device);
+
 }  // namespace muse::tuner

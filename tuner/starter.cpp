@@ -48,11 +48,13 @@ shapes:
   - {batch: [1, 8, 32, 128], q_len: 1, window: 2048, rope_theta: 500000, context: 32768, weight: 3}
   # full-attention layers
   - {batch: [1, 8, 32, 128], q_len: 1, window: 0, rope_theta: 0, context: [4096, 32768]}
+  # speculative verify blocks
+  - {batch: [8, 32], q_len: 8, window: 2048, rope_theta: 500000, context: 32768}
   # a ragged batch
   - {batch: 64, q_len: 1, window: 0, lengths: {profile: lognormal, mean: 8000, sigma: 1.2, seed: 7}}
 )";
 
-constexpr const char* kTail = R"(
+constexpr const char* kVariants = R"(
 # Which variants take part; `muse-tune list` shows their names, tunables and values.
 variants:
   include: ["*"]
@@ -60,7 +62,13 @@ variants:
 # How many of the best of each span are combined into whole pipelines.
 pipelines:
   top_k: 3
+)";
 
+constexpr const char* kDevicePipelines =
+    R"(  pdl: [on, off]        # with and without programmatic dependent launch
+)";
+
+constexpr const char* kTail = R"(
 # A sweep ends when every interval is this narrow or the rounds are used up.
 measure:
   regimes: [cold]
@@ -78,7 +86,8 @@ dispatch:
 }  // namespace
 
 std::string starter_config(bool host) {
-  return std::string(kHead) + (host ? kHostShapes : kDeviceShapes) + kTail;
+  return std::string(kHead) + (host ? kHostShapes : kDeviceShapes) + kVariants +
+         (host ? "" : kDevicePipelines) + kTail;
 }
 
 }  // namespace muse::tuner

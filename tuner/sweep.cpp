@@ -33,6 +33,7 @@ class Sweeper {
         spec_(spec),
         records_(records),
         supervisor_(supervisor),
+        hello_(hello),
         options_(options),
         progress_(progress),
         runner_(records, supervisor, options.seed, [this] { return keep_on(); }),
@@ -56,6 +57,7 @@ class Sweeper {
   const Spec& spec_;
   Records& records_;
   Supervisor& supervisor_;
+  const Hello& hello_;
   const SweepOptions& options_;
   ProgressLine& progress_;
   RaceRunner runner_;
@@ -200,6 +202,8 @@ void Sweeper::sweep_shape(size_t shape, profiler::Regime regime) {
   for (const Candidate& c : candidates) {
     if (c.span() == kWholeStep) pipelines.push_back({c});
   }
+  pipelines =
+      with_launch_ways(pipelines, spec_.pipelines.pdl, group.shape.problem, hello_.device_class);
   const std::optional<Settled> settled = settler_.settle(group, pipelines, plan_.base, {});
   if (settled) result_.winners.push_back(settled->winner);
   done_ += share;

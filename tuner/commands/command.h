@@ -46,7 +46,7 @@ const std::vector<Command>& commands();
 struct SelectionOptions {
   std::string config;
   std::string target = "auto";
-  std::string stage, variant_glob, shape_glob;
+  std::string stage, variant_glob, shape_glob, cache;
   void add_to(CLI::App& app);
   Filter filter() const;  ///< throws CommandError(kUsage) on an unknown stage
 };
@@ -54,17 +54,43 @@ struct SelectionOptions {
 /// Loads and checks the config; throws CommandError(kUsage) with every diagnostic.
 Spec load_config(const std::string& file);
 
-/// What --target means here. auto: CUDA where a card answers, else the host. Throws CommandError:
-/// exit 2 for a target that is none, exit 3 where the target cannot be had.
-std::string resolve_target(const std::string& target);
+/// What --target means here.
+struct TargetAtHand {
+  std::string name;  ///< "host" or "cuda:N"
+  DeviceClass device_class;
+  bool host() const { return device_class.host; }
+};
 
-/// The timer the spec and --timer ask for on this target; throws CommandError(kUsage) where the
-/// target does not have it.
-profiler::Timer resolve_timer(const Spec& spec, const std::string& option,
-                              const std::string& target);
+/// auto: CUDA where a device answers a worker, else the host, with the reason said. Throws
+/// CommandError: exit 2 for a target that is none, exit 3 where the target cannot be had, or may
+/// not be passed over.
+TargetAtHand resolve_target(const std::string& target);
 
-/// This device without a worker: what plan and list need. Host only.
-Hello local_hello(const std::string& target);
+struct TimerChoice {
+  profiler::Timer timer = profiler::Timer::kHost;
+  bool or_events = false;  ///< events will do where it cannot start
+};
+
+/// The timer that the spec and --timer ask for on this target; throws CommandError(kUsage) where
+/// the target does not have it.
+TimerChoice resolve_timer(const Spec& spec, const std::string& option, const std::string& target);
+
+/// What a worker on the target needs to be told; finds the compiler where kernels are compiled.
+WorkerOptions worker_options(const TargetAtHand& target, const std::string& cache);
+
+/// A worker that has said hello.
+struct StartedWorker {
+  std::unique_ptr<Supervisor> supervisor;
+  Hello hello;
+  profiler::Timer timer;
+};
+
+/// Starts a worker with this timer, or with events where that will do, which is said. nullopt where
+/// it was stopped; throws CommandError(kEnvironment) where it cannot be had.
+std::optional<StartedWorker> start_worker(WorkerOptions options, const TimerChoice& timer);
+
+/// What a worker with these options says; on the host without one.
+Hello local_hello(const WorkerOptions& options, const TimerChoice& timer);
 
 /// Adds --json; `json` is set by parsing.
 void add_json(CLI::App& app, bool& json);
@@ -92,8 +118,10 @@ void print_json(const std::string& name, nlohmann::json fields);
 // ----------------------------------------------------------------------------------
 
 Command init_command();
+Command doctor_command();
 Command list_command();
 Command plan_command();
+Command compile_command();
 Command sweep_command();
 Command status_command();
 Command validate_command();
@@ -102,5 +130,6 @@ Command report_command();
 Command export_command();
 Command version_command();
 Command worker_command();
+Command compile_worker_command();
 
 }  // namespace muse::tuner

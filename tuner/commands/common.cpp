@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What commands share: config, target, timer, database, JSON.
+// What commands share: config, selection, database, values, JSON.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -9,22 +9,14 @@
 #include "tuner/commands/command.h"
 
 namespace muse::tuner {
-namespace {
-
-bool card_present() {
-  std::error_code ignored;
-  return std::filesystem::exists("/dev/nvidiactl", ignored) ||
-         std::filesystem::exists("/dev/nvidia0", ignored);
-}
-
-}  // namespace
-
 void SelectionOptions::add_to(CLI::App& app) {
   app.add_option("config", config, "Config file (YAML)")->required();
   app.add_option("--target", target, "auto, host or cuda:N")->capture_default_str();
   app.add_option("--stage", stage, "Only variants whose span covers this stage");
   app.add_option("--variant", variant_glob, "Only variants that match this glob");
   app.add_option("--shape", shape_glob, "Only shapes whose key matches this glob");
+  app.add_option("--cache", cache,
+                 "Folder of compiled kernels; default: muse-tune in the XDG cache folder");
 }
 
 Filter SelectionOptions::filter() const {
@@ -51,61 +43,6 @@ Spec load_config(const std::string& file) {
     lines += (lines.empty() ? "" : "\n") + diagnostic.text();
   }
   throw CommandError(ExitCode::kUsage, lines);
-}
-
-std::string resolve_target(const std::string& target) {
-  if (target == "host") return target;
-  if (target == "auto") {
-    if (!card_present()) return "host";
-    throw CommandError(ExitCode::kEnvironment,
-                       "--target auto: this machine has an NVIDIA card but this build has no CUDA "
-                       "target; use --target host to tune the CPU variants");
-  }
-  if (target.starts_with("cuda:") && target.size() > 5 &&
-      target.find_first_not_of("0123456789", 5) == std::string::npos) {
-    throw CommandError(
-        ExitCode::kEnvironment,
-        card_present()
-            ? fmt::format("--target {}: this build has no CUDA target; use --target host", target)
-            : fmt::format("--target {}: no CUDA device (error 35: no driver, and there is no "
-                          "/dev/nvidia*); use --target host",
-                          target));
-  }
-  throw CommandError(ExitCode::kUsage, fmt::format("--target {}: not a target; use auto, host or "
-                                                   "cuda:N",
-                                                   printable(target)));
-}
-
-profiler::Timer resolve_timer(const Spec& spec, const std::string& option,
-                              const std::string& target) {
-  const std::string where = option.empty() ? spec.path + ": measure.timer" : "--timer";
-  std::optional<profiler::Timer> timer = spec.measure.timer;
-  if (option == "auto") {
-    timer.reset();
-  } else if (!option.empty()) {
-    timer = profiler::parse_timer(option);
-    if (!timer) {
-      throw CommandError(ExitCode::kUsage,
-                         fmt::format("--timer {}: not a timer; use cupti, events, host or auto",
-                                     printable(option)));
-    }
-  }
-  if (target == "host" && timer && *timer != profiler::Timer::kHost) {
-    throw CommandError(ExitCode::kUsage,
-                       fmt::format("{}: the host has no timer '{}'; use host or auto", where,
-                                   profiler::name(*timer)));
-  }
-  return timer.value_or(profiler::Timer::kHost);
-}
-
-Hello local_hello(const std::string& target) {
-  if (target != "host") throw std::logic_error("local_hello: host only");
-  const std::unique_ptr<Backend> backend = make_host_backend();
-  return {.device_class = backend->device_class(),
-          .device_instance = backend->device_instance(),
-          .step_ns = backend->sampler().step_ns(),
-          .protocol = backend->protocol(),
-          .toolkit = backend->toolkit()};
 }
 
 void add_json(CLI::App& app, bool& json) {

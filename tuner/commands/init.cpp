@@ -22,7 +22,7 @@ Command init_command() {
         app.add_flag("--force", options->force, "Replace an existing file");
         add_json(app, options->json);
         return [options] {
-          const bool host = resolve_target(options->target) == "host";
+          const bool host = resolve_target(options->target).host();
           if (std::filesystem::exists(options->file) && !options->force) {
             throw CommandError(
                 ExitCode::kUsage,

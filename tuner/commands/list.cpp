@@ -103,10 +103,10 @@ Command list_command() {
           for (const Variant* v : Registry::global().all()) variants.push_back(describe(*v));
           if (!options->config.empty()) {
             const Spec spec = load_config(options->config);
-            const Hello hello = local_hello(resolve_target(options->target));
+            const TargetAtHand target = resolve_target(options->target);
             for (json& v : variants) {
               const Variant& variant = *Registry::global().find(v["name"].get<std::string>());
-              v["supports"] = supports(variant, spec, hello.device_class);
+              v["supports"] = supports(variant, spec, target.device_class);
             }
           }
           if (options->json) {

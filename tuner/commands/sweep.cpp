@@ -114,8 +114,8 @@ ExitCode run(const Options& options) {
   catch_stops();
   require_release_build(options.any_build);
   const Spec spec = load_config(options.config);
-  const std::string target = resolve_target(options.target);
-  const profiler::Timer timer = resolve_timer(spec, options.timer, target);
+  const TargetAtHand target = resolve_target(options.target);
+  const TimerChoice timer = resolve_timer(spec, options.timer, target.name);
   SweepOptions sweep_options{.seed = parse_seed(options.seed, spec.measure.seed),
                              .budget = std::nullopt,
                              .stop_signal = &stop_signal};
@@ -123,38 +123,36 @@ ExitCode run(const Options& options) {
   sweep_options.deadline_floor = std::chrono::duration_cast<std::chrono::milliseconds>(
       parse_duration("--deadline", options.deadline));
   const Known nothing_known = [](const auto&...) { return std::optional<Outcome>(); };
-  const auto plan = make_plan(spec, Registry::global(), local_hello(target).device_class,
-                              options.filter(), nothing_known);
+  const auto plan =
+      make_plan(spec, Registry::global(), target.device_class, options.filter(), nothing_known);
   if (!plan) throw CommandError(ExitCode::kUsage, printable(options.config) + ": " + plan.error());
 
   db::Store store = db::Store::open(options.database, db::Open::kCreate);
-  Supervisor supervisor({.target = target,
-                         .deadline = sweep_options.deadline_floor,
-                         .stop = &stop_signal,
-                         .on_wait = say_waiting(options.quiet)});
-  const auto hello = supervisor.hello();
-  if (!hello) {
-    if (stop_signal != 0) return exit_code(SweepResult{.stop_signal = stop_signal});
-    throw CommandError(ExitCode::kEnvironment, "cannot start a worker: " + hello.error().reason);
-  }
+  WorkerOptions worker = worker_options(target, options.cache);
+  worker.deadline = sweep_options.deadline_floor;
+  worker.stop = &stop_signal;
+  worker.on_wait = say_waiting(options.quiet);
+  const std::optional<StartedWorker> started = start_worker(worker, timer);
+  if (!started) return exit_code(SweepResult{.stop_signal = stop_signal});
+  const Hello& hello = started->hello;
   // What selects trials belongs to the run's identity: another filter is another run.
   const std::string command =
       fmt::format("muse-tune sweep {} --target {} --timer {} --seed {}{}{}{}", options.config,
-                  target, profiler::name(timer), sweep_options.seed,
+                  target.name, profiler::name(started->timer), sweep_options.seed,
                   options.stage.empty() ? "" : " --stage " + options.stage,
                   options.variant_glob.empty() ? "" : " --variant " + options.variant_glob,
                   options.shape_glob.empty() ? "" : " --shape " + options.shape_glob);
-  Records records(store, spec, *hello,
+  Records records(store, spec, hello,
                   {.command = command,
-                   .timer = std::string(profiler::name(timer)),
+                   .timer = std::string(profiler::name(started->timer)),
                    .seed = sweep_options.seed,
                    .base = key(plan->base)});
   say(fmt::format("{} {} of {}, {}: {} shapes, base {}", records.resumed() ? "resuming run" : "run",
-                  records.run(), options.database, hello->device_class.model, plan->shapes.size(),
+                  records.run(), options.database, hello.device_class.model, plan->shapes.size(),
                   key(plan->base)));
   ProgressLine progress(!options.quiet);
   const SweepResult result =
-      sweep(*plan, spec, records, supervisor, *hello, sweep_options, progress);
+      sweep(*plan, spec, records, *started->supervisor, hello, sweep_options, progress);
   progress.clear();
   if (options.json) {
     print_json("sweep", to_json(result, records));

@@ -58,14 +58,16 @@ Verdict judge(Supervisor& supervisor, const PlanItem& item, const Shape& shape, 
 
 ExitCode run(const Options& options) {
   const Spec spec = load_config(options.config);
-  const std::string target = resolve_target(options.target);
+  const TargetAtHand target = resolve_target(options.target);
   const Known nothing_known = [](const auto&...) { return std::optional<Outcome>(); };
-  const auto plan = make_plan(spec, Registry::global(), local_hello(target).device_class,
-                              options.filter(), nothing_known);
+  const auto plan =
+      make_plan(spec, Registry::global(), target.device_class, options.filter(), nothing_known);
   if (!plan) throw CommandError(ExitCode::kUsage, printable(options.config) + ": " + plan.error());
-  Supervisor supervisor({.target = target,
-                         .deadline = std::chrono::duration_cast<std::chrono::milliseconds>(
-                             parse_duration("--deadline", options.deadline))});
+  WorkerOptions worker = worker_options(target, options.cache);
+  worker.deadline = std::chrono::duration_cast<std::chrono::milliseconds>(
+      parse_duration("--deadline", options.deadline));
+  worker.timer = profiler::name(target.host() ? profiler::Timer::kHost : profiler::Timer::kEvents);
+  Supervisor supervisor(worker);
   ProgressLine progress(!options.quiet);
   std::vector<std::vector<std::string>> rows{{"outcome", "candidate", "problem", "reason"}};
   nlohmann::json verdicts = nlohmann::json::array();
