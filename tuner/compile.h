@@ -36,7 +36,8 @@ struct Compiled {
   std::string log;  ///< the compiler's, warnings included
 };
 
-/// How it ended: kOk, kCompileFailed, kCompileTimeout or kCrashed (the compiler did).
+/// How it ended: kOk, kCompileFailed, kCompileTimeout, kCrashed (the compiler did) or kPending
+/// (there is no compiler: nothing is known of the candidate).
 struct CompileResult {
   Outcome outcome = Outcome::kOk;
   std::string reason;  ///< not ok: the compiler's log or what happened
@@ -48,14 +49,14 @@ struct CompileResult {
 class CubinCache {
  public:
   explicit CubinCache(std::filesystem::path folder) : folder_(std::move(folder)) {}
-  /// $XDG_CACHE_HOME/muse-tune, else ~/.cache/muse-tune; throws std::runtime_error without either.
+  /// $XDG_CACHE_HOME/muse-tune, else ~/.cache/muse-tune; throws IoError without either.
   static std::filesystem::path default_folder();
   const std::filesystem::path& folder() const { return folder_; }
 
   /// `toolkit`: "nvrtc 13.0"; `architecture`: "sm_90a". nullopt where it is not there or damaged.
   std::optional<Compiled> find(const Candidate& candidate, const std::string& toolkit,
                                const std::string& architecture) const;
-  /// Throws std::runtime_error where the folder cannot be written.
+  /// Throws IoError or db::Error where the folder cannot be written.
   void store(const Candidate& candidate, const std::string& toolkit,
              const std::string& architecture, const Compiled& compiled) const;
   /// The newest toolkit that some entry was compiled with; empty without one.
@@ -66,31 +67,33 @@ class CubinCache {
 };
 
 struct CompileOptions {
-  std::string architecture;                ///< "sm_90a"
-  std::filesystem::path cache;             ///< folder
-  int jobs = 0;                            ///< compiler processes; 0 = one per CPU
-  std::chrono::seconds deadline{60};       ///< for one candidate
-  std::filesystem::path executable;        ///< default: this process's own
-  const std::atomic<int>* stop = nullptr;  ///< not 0: ends early, what is missing is left out
+  std::string architecture;                   ///< "sm_90a"
+  std::filesystem::path cache;                ///< folder
+  int jobs = 0;                               ///< compiler processes; 0 = one per CPU
+  std::chrono::milliseconds deadline{60000};  ///< for one candidate
+  std::filesystem::path executable;           ///< default: this process's own
+  const std::atomic<int>* stop = nullptr;     ///< not 0: ends early, what is missing is left out
   std::function<void(const std::string& candidate, double done)> progress = [](const std::string&,
                                                                                double) {};
 };
 
-/// "nvrtc 13.0", or why it cannot be loaded with the remedy. Loads it in a process of its own.
-tl::expected<std::string, std::string> compiler_toolkit();
+/// "nvrtc 13.0", or why it cannot be loaded with the remedy. Loads it in a process of its own,
+/// started from `executable` (default: this process's own).
+tl::expected<std::string, std::string> compiler_toolkit(
+    const std::filesystem::path& executable = {});
 
-/// Compiles what the cache does not have; by candidate key. CUDA candidates only. Without NVRTC
-/// everything must be in the cache under `toolkit`; what is not is kCompileFailed with that reason.
+/// Compiles what the cache does not have; by candidate key, CUDA candidates only. Without NVRTC of
+/// this toolkit everything must be in the cache; what is not is kPending with that reason. Throws
+/// IoError where no process starts or the cache cannot be written.
 std::map<std::string, CompileResult> compile_all(const std::vector<Candidate>& candidates,
                                                  const std::string& toolkit,
                                                  const CompileOptions& options);
 
-/// The hidden command: compiles one candidate after the other as told on descriptor `fd`.
+/// The hidden command: compiles one candidate after the other as told on descriptor `fd`. Returns
+/// its exit status.
 int compile_worker_main(int fd, int parent_pid);
 
-/// "sm_90a" for 90: architecture-specific where it has such features (90, 100, 103, 120, ...), else
-/// "sm_<cc>". 0 for a text that is none.
-std::string architecture_of(int cc);
+/// The inverse of muse::cuda_architecture(), with or without a suffix; 0 for a text that is none.
 int cc_of(std::string_view architecture);
 
 }  // namespace muse::tuner

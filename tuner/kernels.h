@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// The compile phase: before anything is measured, every planned CUDA candidate has its machine
+// code, or the reason why not.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "db/rows.h"
+#include "tuner/compile.h"
+#include "tuner/plan.h"
+#include "tuner/records.h"
+
+namespace muse::tuner {
+
+/// What compiles, or what once did.
+struct Toolchain {
+  std::filesystem::path cache;  ///< absolute
+  std::string toolkit;          ///< "nvrtc 13.0"
+  std::string missing;          ///< why NVRTC cannot be loaded; empty = it can
+};
+/// `cache`: --cache, empty = CubinCache::default_folder(). Without NVRTC the toolkit is that of the
+/// newest cubins in the cache. Throws IoError without a folder for it, and without NVRTC and
+/// cubins.
+Toolchain find_toolchain(const std::string& cache);
+
+/// The configuration is planned for a device of this compute capability.
+bool accepts(const Target& target, int cc);
+
+/// A device of that compute capability, for planning without one: an H200 for 90, of others only
+/// what their architecture says.
+DeviceClass imagined_device(int cc);
+
+/// Every candidate of the plan with an item that asks for a measurement, and those of the base; by
+/// key, each once.
+std::vector<Candidate> measured_candidates(const Plan& plan);
+/// Every candidate of the plan that a device of this compute capability takes, and those of the
+/// base, whatever the problems; by key, each once.
+std::vector<Candidate> all_candidates(const Plan& plan, const Spec& spec, int cc);
+
+/// How the candidates that are not kOk ended, by key; the reason is short enough for a table.
+struct NotCompiled {
+  Outcome outcome = Outcome::kCompileFailed;
+  std::string reason;
+};
+using NotCompiledMap = std::map<std::string, NotCompiled>;
+
+/// Compiles what the plan measures, stores kernel rows, and says what cannot be measured. A
+/// candidate whose trials already ended as not compiled is not tried again.
+NotCompiledMap prepare_kernels(const Plan& plan, const Toolchain& toolchain, Records& records,
+                               const CompileOptions& options);
+/// The same without a database.
+NotCompiledMap prepare_kernels(const Plan& plan, const Toolchain& toolchain,
+                               const CompileOptions& options);
+
+/// One row for each kernel that was compiled.
+std::vector<db::KernelRow> kernel_rows(const Candidate& candidate, const CompileResult& result,
+                                       const std::string& architecture);
+
+}  // namespace muse::tuner
