@@ -24,6 +24,16 @@ struct BuildRow {
   std::string version{}, revision{}, compiler{}, flags{}, build_type{}, toolkit{};
 };
 
+/// One kernel in a cubin.
+struct KernelRow {
+  Id id = 0;
+  std::string name{}, architecture{}, source_hash{}, cubin_hash{};
+  // Negative where unknown (NULL in the file).
+  int64_t registers = -1, shared_bytes = -1, spill_bytes = -1;
+  double compile_ms = -1;  ///< of the whole cubin
+  std::string log{};
+};
+
 struct RunRow {
   Id id = 0;
   Id device_id = 0, build_id = 0;

@@ -29,6 +29,16 @@ constexpr char kInsertBuild[] = R"sql(
 INSERT INTO build (version, revision, compiler, flags, build_type, toolkit)
 VALUES (?, ?, ?, ?, ?, ?))sql";
 
+constexpr char kSetKernel[] = R"sql(
+INSERT INTO kernel (name, architecture, source_hash, cubin_hash, registers, shared_bytes,
+  spill_bytes, compile_ms, log) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (source_hash, cubin_hash, name, architecture) DO UPDATE SET
+  registers = excluded.registers, shared_bytes = excluded.shared_bytes,
+  spill_bytes = excluded.spill_bytes, compile_ms = excluded.compile_ms, log = excluded.log)sql";
+constexpr char kFindKernel[] = R"sql(
+SELECT id FROM kernel
+WHERE source_hash = ? AND cubin_hash = ? AND name = ? AND architecture = ?)sql";
+
 constexpr char kSetProblem[] = R"sql(
 INSERT INTO problem (key, fields) VALUES (?, ?)
 ON CONFLICT (key) DO UPDATE SET fields = excluded.fields WHERE fields <> excluded.fields)sql";
@@ -90,7 +100,8 @@ constexpr char kInsertQuarantine[] = R"sql(
 INSERT INTO quarantine (device_id, code_hash, candidate, reason, since) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET reason = excluded.reason, since = excluded.since)sql";
 
-std::optional<double> known(double value) {
+template <typename Number>
+std::optional<Number> known(Number value) {
   return value < 0 ? std::nullopt : std::optional(value);
 }
 
@@ -181,6 +192,18 @@ Id Store::upsert(const BuildRow& row) {
     if (const std::optional<Id> found = find_build(row)) return *found;
     return insert_row(c, kInsertBuild, row.version, row.revision, row.compiler, row.flags,
                       row.build_type, row.toolkit);
+  });
+}
+
+Id Store::upsert(const KernelRow& row) {
+  return impl_->write(*this, [&](Connection& c) {
+    c.prepare(kSetKernel)
+        .bind(row.name, row.architecture, row.source_hash, row.cubin_hash, known(row.registers),
+              known(row.shared_bytes), known(row.spill_bytes), known(row.compile_ms), row.log)
+        .run();
+    return *impl_->first(
+        kFindKernel, [](Statement& found) { return found.integer(); }, row.source_hash,
+        row.cubin_hash, row.name, row.architecture);
   });
 }
 

@@ -43,6 +43,8 @@ class Store {
   // memory (that of a virtual machine changes by itself) and a problem's fields (the newest stand).
   Id upsert(const DeviceRow& row);
   Id upsert(const BuildRow& row);
+  /// Its key: hashes, name and architecture; the newest numbers and log stand.
+  Id upsert(const KernelRow& row);
   Id upsert(const ProblemRow& row);
   Id upsert(const CandidateRow& row);
   Id insert(const RunRow& row);
@@ -71,6 +73,8 @@ class Store {
   DeviceRow device(Id id) const;
   std::vector<DeviceRow> devices() const;
   BuildRow build(Id id) const;
+  /// Ordered by name, architecture, id.
+  std::vector<KernelRow> kernels() const;
   ProblemRow problem(Id id) const;
   CandidateRow candidate(Id id) const;
   /// By natural key (memory_bytes of a device is no part of it).

@@ -40,6 +40,10 @@ constexpr char kFindCandidate[] =
     "SELECT id FROM candidate WHERE key = ? AND span = ? AND variant = ? AND pipeline = ?";
 constexpr char kBuild[] =
     "SELECT id, version, revision, compiler, flags, build_type, toolkit FROM build WHERE id = ?";
+constexpr char kKernels[] = R"sql(
+SELECT id, name, architecture, source_hash, cubin_hash, coalesce(registers, -1),
+  coalesce(shared_bytes, -1), coalesce(spill_bytes, -1), compile_ms, log
+FROM kernel ORDER BY name, architecture, id)sql";
 constexpr char kProblem[] = "SELECT id, key, fields FROM problem WHERE id = ?";
 constexpr char kCandidate[] = "SELECT id, key, span, variant, pipeline FROM candidate WHERE id = ?";
 
@@ -132,6 +136,11 @@ DeviceRow read_device(Statement& s) {
 
 BuildRow read_build(Statement& s) {
   return {s.integer(), s.text(), s.text(), s.text(), s.text(), s.text(), s.text()};
+}
+
+KernelRow read_kernel(Statement& s) {
+  return {s.integer(), s.text(),    s.text(),    s.text(),   s.text(),
+          s.integer(), s.integer(), s.integer(), s.real(-1), s.text()};
 }
 
 ProblemRow read_problem(Statement& s) { return {s.integer(), s.text(), s.text()}; }
@@ -269,6 +278,8 @@ DeviceRow Store::device(Id id) const {
 BuildRow Store::build(Id id) const {
   return required(*impl_->connection, impl_->first(kBuild, read_build, id), "build", id);
 }
+
+std::vector<KernelRow> Store::kernels() const { return impl_->all(kKernels, read_kernel); }
 
 ProblemRow Store::problem(Id id) const {
   return required(*impl_->connection, impl_->first(kProblem, read_problem, id), "problem", id);

@@ -87,6 +87,43 @@ TEST_F(Rows, DeviceBuildAndRunComeBackAsTheyWent) {
   EXPECT_EQ(r.seed, std::numeric_limits<uint64_t>::max() - 1);
 }
 
+TEST_F(Rows, KernelsComeBackWithWhatIsNotKnown) {
+  const KernelRow attend{.name = "muse::attention_mma::attend",
+                         .architecture = "sm_90a",
+                         .source_hash = "s",
+                         .cubin_hash = "c",
+                         .registers = 168,
+                         .shared_bytes = 1024,
+                         .spill_bytes = 0,
+                         .compile_ms = 812.5,
+                         .log = kHostile};
+  const Id first = store_.upsert(attend);
+  KernelRow silent = attend;
+  silent.architecture = "sm_120a";
+  silent.registers = silent.shared_bytes = silent.spill_bytes = -1;
+  silent.compile_ms = -1;
+  const Id second = store_.upsert(silent);
+  KernelRow again = attend;
+  again.compile_ms = 700;
+  EXPECT_EQ(store_.upsert(again), first);
+  store_ = Store::open(file_, Open::kRead);
+  const std::vector<KernelRow> rows = store_.kernels();
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].id, second);
+  EXPECT_EQ(rows[0].architecture, "sm_120a");
+  EXPECT_EQ(rows[0].registers, -1);
+  EXPECT_EQ(rows[0].spill_bytes, -1);
+  EXPECT_EQ(rows[0].compile_ms, -1);
+  EXPECT_EQ(rows[1].id, first);
+  EXPECT_EQ(rows[1].name + rows[1].source_hash + rows[1].cubin_hash,
+            "muse::attention_mma::attendsc");
+  EXPECT_EQ(rows[1].registers, 168);
+  EXPECT_EQ(rows[1].shared_bytes, 1024);
+  EXPECT_EQ(rows[1].spill_bytes, 0);
+  EXPECT_EQ(rows[1].compile_ms, 700);
+  EXPECT_EQ(rows[1].log, kHostile);
+}
+
 TEST_F(Rows, RunsEndAndGoOn) {
   const Base base = add_base(store_, "running");
   store_.finish_run(base.run, "interrupted", "2025-01-01T00:00:01Z");
