@@ -203,6 +203,14 @@ db::TrialRow Records::trial(const Chain& chain, const RaceGroup& group) {
   return row;
 }
 
+std::optional<db::TrialRow> Records::find(const Chain& chain, const RaceGroup& group) const {
+  return find_trial(store_, hello_, chain, group);
+}
+
+std::optional<db::TrialRow> Records::find(const Chain& chain, const RaceGroup& group) const {
+  return find_trial(store_, hello_, chain, group);
+}
+
 void Records::set(db::TrialRow& trial, Outcome outcome, const std::string& reason) {
   trial.state = name(outcome);
   trial.reason = reason;
