@@ -207,10 +207,6 @@ std::optional<db::TrialRow> Records::find(const Chain& chain, const RaceGroup& g
   return find_trial(store_, hello_, chain, group);
 }
 
-std::optional<db::TrialRow> Records::find(const Chain& chain, const RaceGroup& group) const {
-  return find_trial(store_, hello_, chain, group);
-}
-
 void Records::set(db::TrialRow& trial, Outcome outcome, const std::string& reason) {
   trial.state = name(outcome);
   trial.reason = reason;
