@@ -2,8 +2,9 @@
 // Build tool. For every stem below variants/ (a file <stage>/<stem>.cpp) hashes its sources and
 // every project header they include into a table that code_hash() reads: host stems together with
 // compiler and flags, whereas a stem with a .cuh is made by another compiler. And embeds all that
-// kernels are compiled from at run time. Usage: muse-source-closure ROOT CLOSURES EMBEDDED
-// COMPILER_AND_FLAGS
+// kernels are compiled from at run time. OVERLAY, where given, is a folder that files may lie in
+// as if it were ROOT. Usage: muse-source-closure ROOT CLOSURES EMBEDDED COMPILER_AND_FLAGS
+// [OVERLAY]
 #include <xxhash.h>
 
 #include <cstdio>
@@ -23,6 +24,17 @@ namespace {
 
 constexpr const char* kStages[] = {"prepare", "attention", "combine", "gate", "fused"};
 
+/// Where project files lie; the first that has one counts.
+using Roots = std::vector<fs::path>;
+
+/// Empty where there is no such file.
+fs::path locate(const Roots& roots, const fs::path& file) {
+  for (const fs::path& root : roots) {
+    if (fs::is_regular_file(root / file)) return root / file;
+  }
+  return {};
+}
+
 std::string read(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   std::ostringstream out;
@@ -31,13 +43,14 @@ std::string read(const fs::path& file) {
 }
 
 // Project headers are included by their path from the root.
-void add_closure(const fs::path& root, const std::string& file, std::set<std::string>& closure) {
-  if (!fs::is_regular_file(root / file) || !closure.insert(file).second) return;
+void add_closure(const Roots& roots, const std::string& file, std::set<std::string>& closure) {
+  const fs::path place = locate(roots, file);
+  if (place.empty() || !closure.insert(file).second) return;
   static const std::regex kInclude(R"re(^[ \t]*#[ \t]*include[ \t]*"([^"]+)")re");
-  std::istringstream text(read(root / file));
+  std::istringstream text(read(place));
   for (std::string line; std::getline(text, line);) {
     std::smatch match;
-    if (std::regex_search(line, match, kInclude)) add_closure(root, match[1], closure);
+    if (std::regex_search(line, match, kInclude)) add_closure(roots, match[1], closure);
   }
 }
 
@@ -49,26 +62,28 @@ bool has_source_beside(const fs::path& header) {
                                         header == "variants/contract.h");
 }
 
-std::set<std::string> closure_of(const fs::path& root, const std::string& stem) {
+std::set<std::string> closure_of(const Roots& roots, const std::string& stem) {
   std::set<std::string> closure;
-  for (const char* ending : {".cpp", ".cuh", ".h"}) add_closure(root, stem + ending, closure);
+  for (const char* ending : {".cpp", ".cuh", ".h"}) add_closure(roots, stem + ending, closure);
   for (size_t before = 0; before != closure.size();) {
     before = closure.size();
     for (const std::string& file : std::set<std::string>(closure)) {
       if (!has_source_beside(file)) continue;
-      add_closure(root, fs::path(file).replace_extension(".cpp").string(), closure);
+      add_closure(roots, fs::path(file).replace_extension(".cpp").string(), closure);
     }
   }
   return closure;
 }
 
 /// Files of that ending directly in the folder, by path from the root.
-std::set<std::string> files_in(const fs::path& root, const fs::path& folder, const char* ending) {
+std::set<std::string> files_in(const Roots& roots, const fs::path& folder, const char* ending) {
   std::set<std::string> files;
-  if (!fs::is_directory(root / folder)) return files;
-  for (const auto& entry : fs::directory_iterator(root / folder)) {
-    if (entry.path().extension() != ending) continue;
-    files.insert((folder / entry.path().filename()).string());
+  for (const fs::path& root : roots) {
+    if (!fs::is_directory(root / folder)) continue;
+    for (const auto& entry : fs::directory_iterator(root / folder)) {
+      if (entry.path().extension() != ending) continue;
+      files.insert((folder / entry.path().filename()).string());
+    }
   }
   return files;
 }
@@ -81,16 +96,16 @@ std::string hash_hex(const std::string& text) {
   return hex;
 }
 
-std::map<std::string, std::string> closure_hashes(const fs::path& root,
+std::map<std::string, std::string> closure_hashes(const Roots& roots,
                                                   const std::string& compiler_and_flags) {
   std::map<std::string, std::string> hashes;
   for (const fs::path stage : kStages) {
-    for (const std::string& file : files_in(root, "variants" / stage, ".cpp")) {
+    for (const std::string& file : files_in(roots, "variants" / stage, ".cpp")) {
       const std::string name = (stage / fs::path(file).stem()).string();
-      const bool device_code = fs::exists((root / file).replace_extension(".cuh"));
+      const bool device_code = !locate(roots, fs::path(file).replace_extension(".cuh")).empty();
       std::string text = device_code ? "cuda" : compiler_and_flags;
-      for (const std::string& each : closure_of(root, "variants/" + name)) {
-        text += '\n' + each + '\n' + read(root / each);
+      for (const std::string& each : closure_of(roots, "variants/" + name)) {
+        text += '\n' + each + '\n' + read(locate(roots, each));
       }
       hashes[name] = hash_hex(text);
     }
@@ -98,14 +113,15 @@ std::map<std::string, std::string> closure_hashes(const fs::path& root,
   return hashes;
 }
 
-std::set<std::string> embedded_files(const fs::path& root) {
+std::set<std::string> embedded_files(const Roots& roots) {
   std::set<std::string> files;
   for (const fs::path folder : kStages) {
-    for (const auto& file : files_in(root, "variants" / folder, ".cuh")) {
-      add_closure(root, file, files);
+    for (const auto& file : files_in(roots, "variants" / folder, ".cuh")) {
+      add_closure(roots, file, files);
     }
   }
-  for (const auto& file : files_in(root, "variants/device", ".cuh")) add_closure(root, file, files);
+  for (const auto& file : files_in(roots, "variants/device", ".cuh"))
+    add_closure(roots, file, files);
   return files;
 }
 
@@ -129,26 +145,26 @@ std::string literal(const std::string& text) {
   return out + '"';
 }
 
-std::string closures_text(const fs::path& root, const std::string& compiler_and_flags) {
+std::string closures_text(const Roots& roots, const std::string& compiler_and_flags) {
   std::string out =
       "// Generated by muse-source-closure.\n#include \"variants/source_closures.h\"\n\n"
       "namespace muse {\n\nconst SourceClosure kSourceClosures[] = {\n";
-  for (const auto& [name, hash] : closure_hashes(root, compiler_and_flags)) {
+  for (const auto& [name, hash] : closure_hashes(roots, compiler_and_flags)) {
     out += "    {\"" + name + "\", \"" + hash + "\"},\n";
   }
   return out + "    {nullptr, nullptr},\n};\n\n}  // namespace muse\n";
 }
 
 // Clang minds strings above 64 KiB, which a standard need not take; every compiler here does.
-std::string embedded_text(const fs::path& root) {
+std::string embedded_text(const Roots& roots) {
   std::string out =
       "// Generated by muse-source-closure.\n#include \"variants/kernel_source.h\"\n\n"
       "#pragma GCC diagnostic ignored \"-Woverlength-strings\"\n\n"
       "namespace muse {\n\nconst std::vector<SourceFile>& embedded_sources() {\n"
       "  using namespace std::string_view_literals;\n"
       "  static const std::vector<SourceFile> files{\n";
-  for (const std::string& file : embedded_files(root)) {
-    out += "    {\"" + file + "\"sv,\n    " + literal(read(root / file)) + "sv},\n";
+  for (const std::string& file : embedded_files(roots)) {
+    out += "    {\"" + file + "\"sv,\n    " + literal(read(locate(roots, file))) + "sv},\n";
   }
   return out + "  };\n  return files;\n}\n\n}  // namespace muse\n";
 }
@@ -164,11 +180,13 @@ bool write(const char* file, const std::string& text) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 5) {
-    std::cerr << "usage: muse-source-closure ROOT CLOSURES EMBEDDED COMPILER_AND_FLAGS\n";
+  if (argc != 5 && argc != 6) {
+    std::cerr << "usage: muse-source-closure ROOT CLOSURES EMBEDDED COMPILER_AND_FLAGS [OVERLAY]\n";
     return 2;
   }
-  const fs::path root = argv[1];
-  return write(argv[2], closures_text(root, argv[4])) && write(argv[3], embedded_text(root)) ? 0
-                                                                                             : 1;
+  Roots roots{argv[1]};
+  if (argc == 6) roots.emplace_back(argv[5]);
+  const bool written =
+      write(argv[2], closures_text(roots, argv[4])) && write(argv[3], embedded_text(roots));
+  return written ? 0 : 1;
 }
