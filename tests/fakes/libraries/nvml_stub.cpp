@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stands in for libnvidia-ml.so.1: one card, whose state comes from the environment.
+// MUSE_STUB_NVML_INIT: what nvmlInit_v2 returns. MUSE_STUB_NVML_REASONS: clock event reasons.
+// Built with MUSE_STUB_OLD it lacks what a library of long ago lacks.
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+constexpr const char* kUuid = "GPU-0a1b2c3d-0000-1111-2222-333344445555";
+constexpr int kNotFound = 6;
+int the_card;
+
+long number(const char* variable) {
+  const char* text = std::getenv(variable);
+  return text ? std::strtol(text, nullptr, 0) : 0;
+}
+
+int put(char* target, unsigned size, const char* text) {
+  std::strncpy(target, text, size);
+  return 0;
+}
+
+}  // namespace
+
+extern "C" {
+
+int nvmlInit_v2() { return static_cast<int>(number("MUSE_STUB_NVML_INIT")); }
+int nvmlShutdown() { return 0; }
+const char* nvmlErrorString(int) { return "Driver Not Loaded"; }
+int nvmlSystemGetDriverVersion(char* target, unsigned size) {
+  return put(target, size, "999.11.22");
+}
+int nvmlDeviceGetCount_v2(unsigned* count) {
+  *count = 1;
+  return 0;
+}
+int nvmlDeviceGetHandleByIndex_v2(unsigned, void** device) {
+  *device = &the_card;
+  return 0;
+}
+int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
+  if (std::strcmp(uuid, kUuid) != 0) return kNotFound;
+  *device = &the_card;
+  return 0;
+}
+int nvmlDeviceGetUUID(void*, char* target, unsigned size) { return put(target, size, kUuid); }
+int nvmlDeviceGetClockInfo(void*, int type, unsigned* mhz) {
+  *mhz = type == 2 ? 3201 : number("MUSE_STUB_NVML_REASONS") == 0 ? 1980 : 990;
+  return 0;
+}
+int nvmlDeviceGetMaxClockInfo(void*, int type, unsigned* mhz) {
+  *mhz = type == 2 ? 3201 : 1980;
+  return 0;
+}
+int nvmlDeviceGetPowerUsage(void*, unsigned* milliwatt) {
+  *milliwatt = 123000;
+  return 0;
+}
+#if !defined(MUSE_STUB_OLD)
+int nvmlDeviceGetCurrentClocksEventReasons(void*, unsigned long long* bits) {
+  *bits = static_cast<unsigned long long>(number("MUSE_STUB_NVML_REASONS"));
+  return 0;
+}
+#endif
+
+}  // extern "C"
