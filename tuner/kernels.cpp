@@ -6,7 +6,6 @@
 
 #include <algorithm>
 
-#include "tuner/console.h"
 #include "variants/kernel_source.h"
 
 namespace muse::tuner {
@@ -99,6 +98,9 @@ std::vector<Candidate> measured_candidates(const Plan& plan) {
     if (item.action != Action::kSkip) by_key.emplace(key(item.candidate), item.candidate);
   }
   for (const Candidate& candidate : plan.base) by_key.emplace(key(candidate), candidate);
+  if (const auto canary = default_base(plan.target, Registry::global())) {
+    for (const Candidate& candidate : *canary) by_key.emplace(key(candidate), candidate);
+  }
   return values(std::move(by_key));
 }
 
@@ -143,6 +145,12 @@ NotCompiledMap prepare_kernels(const Plan& plan, const Toolchain& toolchain, Rec
   });
   failed.merge(not_compiled(results));
   return failed;
+}
+
+std::function<void(const std::string&, double)> compile_progress(ProgressLine& line) {
+  return [&line](const std::string& candidate, double done) {
+    line.update("compiled " + candidate, done);
+  };
 }
 
 std::vector<db::KernelRow> kernel_rows(const Candidate& candidate, const CompileResult& result,

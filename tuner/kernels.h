@@ -4,12 +4,14 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "db/rows.h"
 #include "tuner/compile.h"
+#include "tuner/console.h"
 #include "tuner/plan.h"
 #include "tuner/records.h"
 
@@ -33,8 +35,8 @@ bool accepts(const Target& target, int cc);
 /// what their architecture says.
 DeviceClass imagined_device(int cc);
 
-/// Every candidate of the plan with an item that asks for a measurement, and those of the base; by
-/// key, each once.
+/// Every candidate of the plan with an item that asks for a measurement, those of the base, and
+/// those of the default base, which is a worker's canary; by key, each once.
 std::vector<Candidate> measured_candidates(const Plan& plan);
 /// Every candidate of the plan that a device of this compute capability takes, and those of the
 /// base, whatever the problems; by key, each once.
@@ -48,12 +50,16 @@ struct NotCompiled {
 using NotCompiledMap = std::map<std::string, NotCompiled>;
 
 /// Compiles what the plan measures, stores kernel rows, and says what cannot be measured. A
-/// candidate whose trials already ended as not compiled is not tried again.
+/// candidate whose trials already ended as not compiled is not tried again. The options' cache is
+/// the toolchain's.
 NotCompiledMap prepare_kernels(const Plan& plan, const Toolchain& toolchain, Records& records,
                                const CompileOptions& options);
 /// The same without a database.
 NotCompiledMap prepare_kernels(const Plan& plan, const Toolchain& toolchain,
                                const CompileOptions& options);
+
+/// Says on the line what has just been compiled.
+std::function<void(const std::string&, double)> compile_progress(ProgressLine& line);
 
 /// One row for each kernel that was compiled.
 std::vector<db::KernelRow> kernel_rows(const Candidate& candidate, const CompileResult& result,

@@ -160,12 +160,13 @@ RaceRules Settler::rules(const RaceGroup& group) const {
   return rules;
 }
 
-void Settler::skip(const RaceGroup& group, const Candidate& candidate, const std::string& reason) {
+void Settler::skip(const RaceGroup& group, const Candidate& candidate, Outcome outcome,
+                   const std::string& reason) {
   db::TrialRow trial = records_.trial({candidate}, group);
-  if (trial.state != name(Outcome::kUnsupported) || trial.reason != reason) {
-    records_.set(trial, Outcome::kUnsupported, reason);
+  if (trial.state != name(outcome) || trial.reason != reason) {
+    records_.set(trial, outcome, reason);
   }
-  tally_.outcomes[trial.id] = Outcome::kUnsupported;
+  tally_.outcomes[trial.id] = outcome;
 }
 
 // Opens the group's trials and runs the gates of those that have not ended; the ones that can race.

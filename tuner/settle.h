@@ -45,8 +45,9 @@ class Settler {
   /// untimed `feeder`. nullopt where the work was stopped.
   std::optional<Settled> settle(const RaceGroup& group, const std::vector<Chain>& chains,
                                 const Chain& base, const Chain& feeder);
-  /// Stores why a candidate is not tried.
-  void skip(const RaceGroup& group, const Candidate& candidate, const std::string& reason);
+  /// Stores how a candidate ended that is not tried, and why.
+  void skip(const RaceGroup& group, const Candidate& candidate, Outcome outcome,
+            const std::string& reason);
 
   const Tally& tally() const { return tally_; }
   /// What it is at, for progress.

@@ -45,7 +45,7 @@ class Sweeper {
  private:
   bool keep_on();
   void calibrate(const RaceGroup& group);
-  void skip_unsupported(size_t shape, profiler::Regime regime);
+  void store_skipped(size_t shape, profiler::Regime regime);
   std::vector<Candidate> planned(size_t shape, profiler::Regime regime) const;
   std::optional<Chain> feeder(const Problem& problem, Span span, const Chain& producer,
                               const std::vector<Candidate>& candidates) const;
@@ -93,12 +93,17 @@ void Sweeper::calibrate(const RaceGroup& group) {
   supervisor_.set_deadline(std::max(options_.deadline_floor, fifty_times));
 }
 
-void Sweeper::skip_unsupported(size_t shape, profiler::Regime regime) {
+// What does not run here: unsupported, or without machine code.
+void Sweeper::store_skipped(size_t shape, profiler::Regime regime) {
   const RaceGroup group{.shape = plan_.shapes[shape].shape, .regime = regime};
   records_.store().transaction([&] {
     for (const PlanItem& item : plan_.items) {
-      if (item.shape == shape && item.regime == regime && item.action == Action::kSkip) {
-        settler_.skip(group, item.candidate, item.reason);
+      if (item.shape != shape || item.regime != regime) continue;
+      const auto failed = options_.not_compiled.find(key(item.candidate));
+      if (item.action == Action::kSkip) {
+        settler_.skip(group, item.candidate, Outcome::kUnsupported, item.reason);
+      } else if (failed != options_.not_compiled.end()) {
+        settler_.skip(group, item.candidate, failed->second.outcome, failed->second.reason);
       }
     }
   });
@@ -107,7 +112,8 @@ void Sweeper::skip_unsupported(size_t shape, profiler::Regime regime) {
 std::vector<Candidate> Sweeper::planned(size_t shape, profiler::Regime regime) const {
   std::vector<Candidate> candidates;
   for (const PlanItem& item : plan_.items) {
-    if (item.shape == shape && item.regime == regime && item.action != Action::kSkip) {
+    if (item.shape == shape && item.regime == regime && item.action != Action::kSkip &&
+        !options_.not_compiled.contains(key(item.candidate))) {
       candidates.push_back(item.candidate);
     }
   }
@@ -183,7 +189,7 @@ bool Sweeper::sweep_span(const RaceGroup& group, const std::vector<Candidate>& c
 
 void Sweeper::sweep_shape(size_t shape, profiler::Regime regime) {
   calibrated_ = false;
-  skip_unsupported(shape, regime);
+  store_skipped(shape, regime);
   const std::vector<Candidate> candidates = planned(shape, regime);
   std::set<Span> spans{kWholeStep};
   for (const Candidate& c : candidates) spans.insert(c.span());

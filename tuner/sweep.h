@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tuner/console.h"
+#include "tuner/kernels.h"
 #include "tuner/plan.h"
 #include "tuner/records.h"
 #include "tuner/settle.h"
@@ -33,6 +34,7 @@ struct SweepOptions {
   std::optional<std::chrono::duration<double>> budget;
   std::chrono::milliseconds deadline_floor{2000};
   const std::atomic<int>* stop_signal = nullptr;  ///< set by the signal handler
+  NotCompiledMap not_compiled;                    ///< candidates that have no kernels
 };
 
 /// Runs the plan with one worker and stores everything. A stop or an empty budget ends it between

@@ -150,13 +150,13 @@ ExitCode run(const Options& options) {
   const Toolchain toolchain = find_toolchain(options.cache);
   if (!toolchain.missing.empty()) throw CommandError(ExitCode::kEnvironment, toolchain.missing);
   ProgressLine progress(!options.quiet);
-  const Results results = compile_all(
-      candidates, toolchain.toolkit,
-      {.architecture = options.architecture,
-       .cache = toolchain.cache,
-       .jobs = options.jobs,
-       .deadline = std::chrono::duration_cast<std::chrono::milliseconds>(deadline),
-       .progress = [&](const std::string& text, double done) { progress.update(text, done); }});
+  const Results results =
+      compile_all(candidates, toolchain.toolkit,
+                  {.architecture = options.architecture,
+                   .cache = toolchain.cache,
+                   .jobs = options.jobs,
+                   .deadline = std::chrono::duration_cast<std::chrono::milliseconds>(deadline),
+                   .progress = compile_progress(progress)});
   progress.clear();
   if (options.json) {
     nlohmann::json entries = nlohmann::json::array();
