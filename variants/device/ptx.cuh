@@ -26,8 +26,8 @@ __device__ __forceinline__ void wait_for_predecessor() {
 
 /// Programmatic dependent launch: the next launch may start once every CTA has called this or
 /// ended; it sees this launch's writes only after its own wait_for_predecessor(). To be called
-/// after this launch's wait: the launch before has then ended, and so what the next one reads
-/// before its wait has been written by the time it starts unless this launch itself writes it.
+/// after this launch's wait: the launch before has ended by then, so what the next one reads ahead
+/// of its wait is complete unless this launch writes it.
 __device__ __forceinline__ void allow_successor() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
