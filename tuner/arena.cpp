@@ -6,44 +6,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <deque>
+#include <optional>
 #include <stdexcept>
+
+#include "tuner/target_memory.h"
 
 namespace muse::tuner {
 namespace {
 
-using GuardBand = std::array<uint8_t, kGuardBytes>;
-
-/// The host bytes of an input; a null address where `name` is none.
-struct HostBytes {
-  const void* address = nullptr;
-  int64_t bytes = 0;
-};
-
-template <class T>
-HostBytes bytes_of(const std::vector<T>& values) {
-  return {values.data(), static_cast<int64_t>(values.size() * sizeof(T))};
-}
-
-HostBytes input_bytes(const Inputs& inputs, std::string_view name) {
-  if (name == "qkv") return bytes_of(inputs.qkv);
-  if (name == "positions") return bytes_of(inputs.positions);
-  if (name == "cache_loc") return bytes_of(inputs.cache_loc);
-  if (name == "seq_lens") return bytes_of(inputs.seq_lens);
-  if (name == "cache_seqlens") return bytes_of(inputs.cache_seqlens);
-  if (name == "cu_seqlens_q") return bytes_of(inputs.cu_seqlens_q);
-  if (name == "page_table") return bytes_of(inputs.page_table);
-  if (name == "k_scale") return bytes_of(inputs.k_scale);
-  if (name == "v_scale") return bytes_of(inputs.v_scale);
-  if (name == "cos_sin") return bytes_of(inputs.cos_sin);
-  if (name == "k_cache") return bytes_of(inputs.k_cache);
-  if (name == "v_cache") return bytes_of(inputs.v_cache);
-  return {};
-}
-
 uint8_t* at(void* address, int64_t offset) { return static_cast<uint8_t*>(address) + offset; }
+
+bool is_cache(std::string_view name) { return name == "k_cache" || name == "v_cache"; }
 
 bool is_input(BufferRole role) { return role == BufferRole::kInput || role == BufferRole::kInOut; }
 
@@ -58,16 +32,15 @@ std::string partial_name(std::string_view name, const Handoff& partials) {
 
 }  // namespace
 
+// Each area's block is guard | payload | guard; that of a lent cache is the lender's.
 struct Arena::Impl {
   Backend& backend;
-  Problem problem;
-  int64_t cache_pages, rope_positions;
+  Layout layout;
   std::deque<Area> areas;  // a deque: area() hands out references
+  std::deque<TargetBlock> blocks = {};
+  TargetBlock band = {};       // as every guard band shall look
+  size_t lent = 0, fixed = 0;  // areas: the lender's, and all that the arena was made with
   uint8_t guard_byte = kGuardByte;
-
-  ~Impl() {
-    for (const Area& area : areas) backend.release(at(area.address, -kGuardBytes));
-  }
 
   const Area* find(std::string_view name) const {
     const auto found = std::find_if(areas.begin(), areas.end(),
@@ -82,8 +55,9 @@ struct Arena::Impl {
 
   /// The guard behind starts at the very next byte, so that one element too far is seen.
   const Area& add(std::string name, Element element, BufferRole role, int64_t bytes) {
-    void* block = backend.allocate(bytes + 2 * kGuardBytes);
-    areas.push_back({std::move(name), element, role, bytes, at(block, kGuardBytes)});
+    TargetBlock block(backend, bytes + 2 * kGuardBytes);
+    areas.push_back({std::move(name), element, role, bytes, at(block.address(), kGuardBytes)});
+    blocks.push_back(std::move(block));
     guard(areas.back());
     return areas.back();
   }
@@ -94,31 +68,43 @@ struct Arena::Impl {
     return area;
   }
 
-  void add_input(const BufferSpec& spec, const Inputs& inputs) {
-    const HostBytes source = input_bytes(inputs, spec.name);
-    if (source.bytes != spec.bytes()) {
-      throw std::logic_error(fmt::format("input {} has {} bytes, the problem asks for {}",
-                                         spec.name, source.bytes, spec.bytes()));
-    }
-    const Area& area = add(std::string(spec.name), spec.element, spec.role, spec.bytes());
-    backend.upload(area.address, source.address, source.bytes);
-  }
-
   std::vector<BufferSpec> specs(const Handoff& partials) const {
-    return buffer_specs(problem, cache_pages, rope_positions, partials);
+    return buffer_specs(layout.problem, layout.cache_pages, layout.rope_positions, partials);
   }
 };
 
-Arena::Arena(Backend& backend, const Inputs& inputs)
-    : impl_(
-          new Impl{backend, inputs.shape.problem, inputs.cache_pages, inputs.rope_positions, {}}) {
+Layout layout(const Inputs& inputs) {
+  return {inputs.shape.problem, inputs.cache_pages, inputs.rope_positions};
+}
+
+Arena::Arena(Backend& backend, const Layout& layout, const Arena* lender)
+    : impl_(new Impl{backend, layout, {}}) {
+  impl_->band = TargetBlock(backend, kGuardBytes);
+  backend.fill(impl_->band.address(), impl_->guard_byte, kGuardBytes);
+  for (const char* name : {"k_cache", "v_cache"}) {
+    if (lender) impl_->areas.push_back(lender->area(name));
+  }
+  impl_->lent = impl_->areas.size();
   for (const BufferSpec& spec : impl_->specs({.kind = HandoffKind::kO})) {
-    if (spec.count == 0) continue;
+    if (spec.count == 0 || (lender && is_cache(spec.name))) continue;
     if (is_input(spec.role)) {
-      impl_->add_input(spec, inputs);
+      impl_->add(std::string(spec.name), spec.element, spec.role, spec.bytes());
     } else {
       impl_->add_poisoned(std::string(spec.name), spec.element, spec.role, spec.bytes());
     }
+  }
+  impl_->fixed = impl_->areas.size();
+}
+
+Arena::Arena(Backend& backend, const Inputs& inputs) : Arena(backend, muse::tuner::layout(inputs)) {
+  for (const Area& area : impl_->areas) {
+    if (!is_input(area.role)) continue;
+    const std::span<const uint8_t> source = input_bytes(inputs, area.name);
+    if (static_cast<int64_t>(source.size()) != area.bytes) {
+      throw std::logic_error(fmt::format("input {} has {} bytes, the problem asks for {}",
+                                         area.name, source.size(), area.bytes));
+    }
+    backend.upload(area.address, source.data(), area.bytes);
   }
 }
 
@@ -168,6 +154,13 @@ const Arena::Area& Arena::area(std::string_view name) const {
   return *found;
 }
 
+void Arena::release_extras() {
+  while (impl_->areas.size() > impl_->fixed) {
+    impl_->areas.pop_back();
+    impl_->blocks.pop_back();
+  }
+}
+
 void Arena::poison(std::string_view name) {
   const Area& target = area(name);
   impl_->backend.fill(target.address, kPoisonByte, target.bytes);
@@ -198,15 +191,16 @@ void Arena::download(std::string_view name, int64_t offset, void* host, int64_t 
 }
 
 std::optional<Arena::BrokenGuard> Arena::broken_guard() const {
-  GuardBand intact;
-  intact.fill(impl_->guard_byte);
-  GuardBand band;
-  for (const Area& area : impl_->areas) {
+  for (size_t i = impl_->lent; i < impl_->areas.size(); ++i) {
+    const Area& area = impl_->areas[i];
     for (const int64_t start : {-kGuardBytes, area.bytes}) {
-      impl_->backend.download(band.data(), at(area.address, start), kGuardBytes);
-      if (std::memcmp(band.data(), intact.data(), band.size()) == 0) continue;
-      const auto bad = std::mismatch(band.begin(), band.end(), intact.begin()).first;
-      return BrokenGuard{area.name, start + (bad - band.begin()), *bad, impl_->guard_byte};
+      const uint8_t* guard = at(area.address, start);
+      const int64_t bad =
+          impl_->backend.first_difference(guard, impl_->band.address(), kGuardBytes);
+      if (bad < 0) continue;
+      uint8_t got = 0;
+      impl_->backend.download(&got, guard + bad, 1);
+      return BrokenGuard{area.name, start + bad, got, impl_->guard_byte};
     }
   }
   return std::nullopt;
@@ -214,7 +208,8 @@ std::optional<Arena::BrokenGuard> Arena::broken_guard() const {
 
 void Arena::repair_guards(uint8_t byte) {
   impl_->guard_byte = byte;
-  for (const Area& area : impl_->areas) impl_->guard(area);
+  impl_->backend.fill(impl_->band.address(), byte, kGuardBytes);
+  for (size_t i = impl_->lent; i < impl_->areas.size(); ++i) impl_->guard(impl_->areas[i]);
 }
 
 }  // namespace muse::tuner

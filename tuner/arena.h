@@ -24,11 +24,21 @@ inline constexpr uint8_t kGuardByte = 0xFF;
 inline constexpr uint8_t kOtherGuardByte = 0x7F;
 inline constexpr uint8_t kPoisonByte = 0xFF;  ///< NaN in bf16, f32, f64 and e4m3; -1 in integers
 
+/// What the sizes of a problem's buffers follow from.
+struct Layout {
+  Problem problem;
+  int64_t cache_pages, rope_positions;
+};
+Layout layout(const Inputs& inputs);
+
 class Arena {
  public:
   /// Allocates and uploads the inputs, allocates hand-offs, outputs and taps (poisoned). Throws
   /// TrialError(kOom).
   Arena(Backend& backend, const Inputs& inputs);
+  /// The same with nothing uploaded: inputs and caches hold anything. With `lender` its caches
+  /// serve, whose guards are that arena's; it must outlive this one.
+  Arena(Backend& backend, const Layout& layout, const Arena* lender = nullptr);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -49,6 +59,9 @@ class Arena {
   };
   std::vector<Area> areas() const;
   const Area& area(std::string_view name) const;  ///< throws std::logic_error if there is none
+
+  /// Releases partials and workspaces: what buffers() and workspace() have allocated.
+  void release_extras();
 
   void poison(std::string_view name);  ///< kPoisonByte over the whole buffer
   void upload(std::string_view name, const void* host, int64_t bytes);

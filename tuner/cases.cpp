@@ -18,6 +18,7 @@
 
 #include "tuner/arena.h"
 #include "variants/numerics.h"
+#include "variants/reference/parallel.h"
 
 namespace muse::tuner {
 namespace {
@@ -115,24 +116,16 @@ void move_cache_loc(Inputs& in, const std::vector<int32_t>& spare) {
   }
 }
 
-/// Poisons every row that no query attends to, and the step's own rows with what no store leaves.
-void poison_cache(Inputs& in) {
+/// 1 for the rows of the pool that some query attends to.
+std::vector<uint8_t> attended_rows(const Inputs& in) {
   const Problem& p = in.shape.problem;
-  const int64_t width = row_bytes(p);
-  std::vector<bool> attended(static_cast<size_t>(in.cache_pages * p.page_size));
-  for (int64_t b = 0; b < p.batch; ++b) {
+  std::vector<uint8_t> attended(static_cast<size_t>(in.cache_pages * p.page_size));
+  reference::parallel_for(p.batch, [&](int64_t b) {  // requests share no row
     for (int64_t j = first_attended(in, b, 0); j < in.cache_seqlens[static_cast<size_t>(b)]; ++j) {
-      attended[static_cast<size_t>(in.row(b, j))] = true;
+      attended[static_cast<size_t>(in.row(b, j))] = 1;
     }
-  }
-  for (std::vector<uint8_t>* cache : {&in.k_cache, &in.v_cache}) {
-    for (size_t row = 0; row < attended.size(); ++row) {
-      uint8_t* bytes = cache->data() + static_cast<int64_t>(row) * width;
-      if (!attended[row]) std::fill_n(bytes, width, kForeignRowByte);
-    }
-    for (const int64_t row : in.cache_loc)
-      std::fill_n(cache->data() + row * width, width, kPoisonByte);
-  }
+  });
+  return attended;
 }
 
 void drop_unattended_pages(Inputs& in) {
@@ -143,45 +136,53 @@ void drop_unattended_pages(Inputs& in) {
   }
 }
 
-Case build_case(const Shape& shape, uint64_t seed, Fill fill, CaseKind kind) {
+Case build_case(const Shape& shape, uint64_t seed, Fill fill, bool independent) {
   Case data;
   Inputs& in = data.inputs;
-  in = make_inputs(shape, seed, fill, kind == CaseKind::kIndependent ? kPositionShift : 0);
+  in = make_inputs_without_caches(shape, seed, fill, independent ? kPositionShift : 0,
+                                  independent ? 0 : kPositionShift);
   const std::vector<int32_t> spare = unused_pages(in);
   plant_extreme_gates(in);
-  if (kind == CaseKind::kIndependent) {
+  if (independent) {
     move_cache_loc(in, spare);
     plant_saturating_values(in);
   }
-  poison_cache(in);
   drop_unattended_pages(in);
   data.prepared = reference::prepare(shape.problem, in.view());
-  if (kind == CaseKind::kStored) reference::store(shape.problem, data.prepared, in.view());
   data.redirected = in.page_table;
   std::replace(data.redirected.begin(), data.redirected.end(), -1, spare.back());
   return data;
 }
 
+CacheImage build_caches(const Case& data) {
+  const Inputs& in = data.inputs;
+  const Problem& p = in.shape.problem;
+  CacheImage image;
+  image.bytes = in.cache_pages * p.page_size * row_bytes(p);
+  // Not zeroed first: fill_caches touches every byte, on all cores.
+  image.k.reset(new uint8_t[static_cast<size_t>(image.bytes)]);
+  image.v.reset(new uint8_t[static_cast<size_t>(image.bytes)]);
+  fill_caches(in, attended_rows(in), kForeignRowByte, image.k.get(), image.v.get());
+  Buffers view = in.view();
+  view.k_cache = image.k.get();
+  view.v_cache = image.v.get();
+  reference::store(p, data.prepared, view);
+  return image;
+}
+
 int64_t case_bytes(const Case& data) {
   const Inputs& in = data.inputs;
-  return static_cast<int64_t>(in.k_cache.size() + in.v_cache.size() + 2 * in.qkv.size() +
-                              4 * in.cos_sin.size() + 8 * in.page_table.size());
+  return static_cast<int64_t>(2 * in.qkv.size() + 4 * in.cos_sin.size() + 8 * in.page_table.size());
 }
 
-std::string data_key(const Inputs& in) {
-  return fmt::format("{} seed {} {}", key(in.shape), in.seed, name(in.fill));
+std::string data_key(const Shape& shape, uint64_t seed, Fill fill) {
+  return fmt::format("{} seed {} {}", key(shape), seed, name(fill));
 }
 
-/// Hash of what attention sees beyond the case: Q8 and the rows the step has written.
-uint64_t seen_hash(const Inputs& in, const Buffers& after, const std::vector<uint8_t>& q8) {
-  const auto width = static_cast<size_t>(row_bytes(in.shape.problem));
-  uint64_t hash = XXH3_64bits(q8.data(), q8.size());
-  for (const int64_t row : in.cache_loc) {
-    const size_t offset = static_cast<size_t>(row) * width;
-    hash = XXH3_64bits_withSeed(after.k_cache + offset, width, hash);
-    hash = XXH3_64bits_withSeed(after.v_cache + offset, width, hash);
-  }
-  return hash;
+uint64_t hash(const StepBytes& bytes) {
+  uint64_t hash = XXH3_64bits(bytes.q8.data(), bytes.q8.size());
+  hash = XXH3_64bits_withSeed(bytes.k.data(), bytes.k.size(), hash);
+  return XXH3_64bits_withSeed(bytes.v.data(), bytes.v.size(), hash);
 }
 
 /// A number of the normal input data for element `i`.
@@ -269,10 +270,27 @@ Shape validation_shape(const Shape& shape) {
 
 std::shared_ptr<const Case> make_case(const Shape& shape, uint64_t seed, Fill fill, CaseKind kind) {
   static Recent<Case> recent;
-  const std::string id =
-      fmt::format("{} seed {} {} kind {}", key(shape), seed, name(fill), static_cast<int>(kind));
+  const bool independent = kind == CaseKind::kIndependent;
+  const std::string id = data_key(shape, seed, fill) + (independent ? " independent" : "");
   return recent.get(
-      id, [&] { return build_case(shape, seed, fill, kind); }, case_bytes);
+      id, [&] { return build_case(shape, seed, fill, independent); }, case_bytes);
+}
+
+std::shared_ptr<const CacheImage> make_caches(const Shape& shape, uint64_t seed, Fill fill) {
+  static Recent<CacheImage> recent;
+  const auto data = make_case(shape, seed, fill, CaseKind::kStored);
+  return recent.get(
+      data_key(shape, seed, fill), [&] { return build_caches(*data); },
+      [](const CacheImage& image) { return 2 * image.bytes; });
+}
+
+std::vector<int64_t> poisoned_rows(const Case& data, CaseKind kind) {
+  return kind == CaseKind::kStored ? std::vector<int64_t>() : data.inputs.cache_loc;
+}
+
+int64_t cache_index(const Case& data, int64_t index) {
+  const int64_t width = row_bytes(data.inputs.shape.problem);
+  return data.inputs.cache_loc[static_cast<size_t>(index / width)] * width + index % width;
 }
 
 Feed make_feed(const Case& data, Stage first, const Handoff& partials) {
@@ -325,24 +343,26 @@ Feed slice(const Feed& feed, const Problem& problem, int64_t b) {
   return one;
 }
 
-std::shared_ptr<const AttentionTruth> attention_truth(const Case& data, const Buffers& in,
-                                                      const std::vector<uint8_t>& q8,
-                                                      int64_t budget) {
+std::shared_ptr<const AttentionTruth> kept_truth(const Case& data, const StepBytes& bytes,
+                                                 const std::string& how,
+                                                 const std::function<AttentionTruth()>& make) {
   static Recent<AttentionTruth> recent;
-  const Problem& problem = data.inputs.shape.problem;
-  const std::string id = fmt::format("{} budget {} bytes {:x}", data_key(data.inputs), budget,
-                                     seen_hash(data.inputs, in, q8));
-  const auto make = [&] {
-    AttentionTruth truth;
-    truth.pairs = reference::sample_pairs(problem, in, budget, data.inputs.seed);
-    truth.exact = reference::attention(problem, in, q8.data(), truth.pairs);
-    truth.fa3 = reference::attention_fa3(problem, in, q8.data(), truth.pairs);
-    return truth;
-  };
-  const auto bytes_of = [](const AttentionTruth& truth) {
+  const Inputs& in = data.inputs;
+  const std::string id =
+      fmt::format("{} {} bytes {:x}", data_key(in.shape, in.seed, in.fill), how, hash(bytes));
+  return recent.get(id, make, [](const AttentionTruth& truth) {
     return static_cast<int64_t>(16 * (truth.exact.o.size() + truth.exact.lse.size()));
-  };
-  return recent.get(id, make, bytes_of);
+  });
+}
+
+AttentionTruth sampled_truth(const Case& data, const Buffers& in, const uint8_t* q8,
+                             int64_t budget) {
+  const Problem& problem = data.inputs.shape.problem;
+  AttentionTruth truth;
+  truth.pairs = reference::sample_pairs(problem, in, budget, data.inputs.seed);
+  truth.exact = reference::attention(problem, in, q8, truth.pairs);
+  truth.fa3 = reference::attention_fa3(problem, in, q8, truth.pairs);
+  return truth;
 }
 
 }  // namespace muse::tuner

@@ -6,10 +6,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <array>
 #include <limits>
 #include <new>
-#include <span>
+#include <stdexcept>
+#include <tuple>
+
+#include "variants/reference/parallel.h"
 
 namespace muse::tuner {
 namespace {
@@ -19,18 +22,44 @@ std::string_view plain_name(const Arena::Area& area) {
   return std::string_view(area.name).substr(0, area.name.find('@'));
 }
 
-template <class T>
-std::span<const uint8_t> raw(const std::vector<T>& values) {
-  return {reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(T)};
+uint8_t* at(void* address, int64_t offset) { return static_cast<uint8_t*>(address) + offset; }
+const uint8_t* at(const void* address, int64_t offset) {
+  return static_cast<const uint8_t*>(address) + offset;
 }
 
-std::span<const uint8_t> fed_bytes(const Feed& feed, std::string_view name) {
-  if (name == "q8") return raw(feed.q8);
-  if (name == "partial_o") return raw(feed.partial_o);
-  if (name == "partial_lse") return raw(feed.partial_lse);
-  if (name == "n_splits") return raw(feed.n_splits);
-  if (name == "o") return raw(feed.o);
-  return {};
+/// Where split-KV partials lie on the target.
+struct PartialsAt {
+  const void *o, *lse, *n_splits;
+};
+
+/// Reads no split that no request uses; n_splits outside 1..S count as S here.
+void read_partials(Backend& backend, const Problem& p, const Handoff& partials,
+                   const PartialsAt& from, PartialsView& view) {
+  const int64_t heads = p.tokens() * p.num_q_heads;
+  const int64_t slot_bytes = p.head_dim * (partials.partial_type == PartialType::kF32 ? 4 : 2);
+  view.n_splits.resize(static_cast<size_t>(p.batch));
+  backend.download(view.n_splits.data(), from.n_splits, p.batch * 4);
+  int64_t used = 0;
+  for (const int32_t splits : view.n_splits) {
+    const bool legal = splits >= 1 && splits <= partials.split_capacity;
+    used = std::max<int64_t>(used, legal ? splits : partials.split_capacity);
+  }
+  const int64_t slots = used * heads;
+  view.lse.resize(static_cast<size_t>(slots));
+  view.o.resize(static_cast<size_t>(slots * slot_bytes));
+  backend.download(view.lse.data(), from.lse, slots * 4);
+  backend.download(view.o.data(), from.o, slots * slot_bytes);
+  reference::parallel_for(used, [&](int64_t split) {
+    for (int64_t slot = split * heads; slot < (split + 1) * heads; ++slot) {
+      const int64_t request = slot % heads / p.num_q_heads / p.q_len;
+      float& lse = view.lse[static_cast<size_t>(slot)];
+      const bool counted = split < view.n_splits[static_cast<size_t>(request)];
+      const bool empty = lse == -std::numeric_limits<float>::infinity();
+      if (!counted) lse = 0;
+      if (counted && !empty) continue;
+      std::fill_n(view.o.begin() + slot * slot_bytes, slot_bytes, uint8_t{0});
+    }
+  });
 }
 
 /// Whatever a candidate throws becomes an outcome.
@@ -69,73 +98,97 @@ Sight sight(const Chain& chain) {
   return seen;
 }
 
-ChainRun::ChainRun(Backend& backend, const Chain& chain, const Case& data, const Feed& feed)
-    : backend_(backend),
+ChainRun::ChainRun(ValidationBench& bench, Arena& arena, const Chain& chain, const Stand& stand,
+                   CaseKind kind, const FeedOnTarget& feed, const Handoff& partials)
+    : bench_(bench),
+      backend_(bench.backend()),
+      arena_(arena),
       chain_(chain),
-      case_(data),
+      stand_(stand),
+      kind_(kind),
       feed_(feed),
+      partials_(partials),
       sight_(sight(chain)),
-      arena_(backend, data.inputs) {
-  const Problem& problem = data.inputs.shape.problem;
-  arena_.buffers(feed.partials, true);  // so that the partials exist
+      row_bytes_(stand.problem().num_kv_heads * stand.problem().head_dim) {
+  arena_.buffers(partials_, true);  // so that the partials exist
   for (const Candidate& candidate : chain) {
     contained(candidate, "geometry", [&] {
-      const Geometry geometry =
-          candidate.variant->geometry(problem, candidate.configuration, backend.device_class());
+      const Geometry geometry = candidate.variant->geometry(
+          stand.problem(), candidate.configuration, backend_.device_class());
       arena_.workspace(key(candidate), geometry.workspace);
     });
   }
   areas_ = arena_.areas();
-  for (const Arena::Area& area : areas_) {
-    const bool input = area.role == BufferRole::kInput;
-    sources_.push_back(input ? arena_.download(area.name) : std::vector<uint8_t>());
-  }
 }
 
 const Arena::Area& ChainRun::area(std::string_view name) const {
-  const auto found = std::find_if(areas_.begin(), areas_.end(), [name](const Arena::Area& area) {
+  const auto found = std::find_if(areas_.begin(), areas_.end(), [&](const Arena::Area& area) {
     return plain_name(area) == name;
   });
   if (found == areas_.end()) throw std::logic_error(fmt::format("no buffer {} in this run", name));
   return *found;
 }
 
-void ChainRun::restore(const std::vector<int32_t>& page_table) {
-  for (size_t i = 0; i < areas_.size(); ++i) {
-    const Arena::Area& area = areas_[i];
-    std::span<const uint8_t> source = sources_[i];
+const std::vector<uint8_t>& ChainRun::bytes_of(std::string_view name) {
+  const auto known = read_.find(name);
+  if (known != read_.end()) return known->second;
+  return read_.emplace(name, arena_.download(area(name).name)).first->second;
+}
+
+void ChainRun::restore(bool redirected) {
+  redirected_ = redirected;
+  for (const Arena::Area& area : areas_) {
     switch (area.role) {
-      case BufferRole::kInput:
-        if (area.name == "page_table") {
-          const auto table = raw(page_table);
-          sources_[i].assign(table.begin(), table.end());
-          source = sources_[i];
+      case BufferRole::kInput: {
+        const TargetCopy& source = input(area.name);
+        backend_.copy(area.address, source.address(), source.bytes());
+        break;
+      }
+      case BufferRole::kInOut:
+        restore_cache(area);
+        break;
+      case BufferRole::kHandoff: {
+        const auto fed = feed_.buffers.find(plain_name(area));
+        if (fed == feed_.buffers.end()) {
+          arena_.poison(area.name);
+        } else {
+          backend_.copy(area.address, fed->second.address(), fed->second.bytes());
         }
         break;
-      case BufferRole::kInOut:
-        source = raw(area.name == "k_cache" ? case_.inputs.k_cache : case_.inputs.v_cache);
-        break;
-      case BufferRole::kHandoff:
-        source = fed_bytes(feed_, plain_name(area));
-        break;
+      }
       case BufferRole::kOutput:
       case BufferRole::kTap:
+        arena_.poison(area.name);
+        break;
       case BufferRole::kWorkspace:
         break;
     }
-    if (!source.empty()) {
-      arena_.upload(area.name, source.data(), static_cast<int64_t>(source.size()));
-    } else if (area.role != BufferRole::kWorkspace) {
-      arena_.poison(area.name);
-    }
   }
   arena_.repair_guards(runs_++ % 2 == 0 ? kGuardByte : kOtherGuardByte);
+  read_.clear();
+  partials_read_ = false;
 }
 
-void ChainRun::run(const std::vector<int32_t>& page_table, bool taps, const Announce& announce) {
-  const Problem& problem = case_.inputs.shape.problem;
-  restore(page_table);
-  const Buffers buffers = arena_.buffers(feed_.partials, taps);
+const TargetCopy& ChainRun::input(std::string_view name) const {
+  if (name == "page_table" && redirected_) return stand_.redirected;
+  return stand_.inputs.find(name)->second;
+}
+
+const TargetCopy& ChainRun::image(std::string_view name) const {
+  return name == "k_cache" ? stand_.caches->k : stand_.caches->v;
+}
+
+void ChainRun::restore_cache(const Arena::Area& area) {
+  backend_.copy(area.address, image(area.name).address(), area.bytes);
+  for (const int64_t row : poisoned_rows(*stand_.data, kind_)) {
+    backend_.fill(at(area.address, row * row_bytes_), kPoisonByte, row_bytes_);
+  }
+}
+
+void ChainRun::run(bool redirected, bool taps, const Announce& announce) {
+  const Problem& problem = stand_.problem();
+  restore(redirected);
+  const Buffers buffers = arena_.buffers(partials_, taps);
   for (size_t c = 0; c < chain_.size(); ++c) {
     const Candidate& candidate = chain_[c];
     std::unique_ptr<Program> program;
@@ -156,6 +209,19 @@ void ChainRun::run(const std::vector<int32_t>& page_table, bool taps, const Anno
   }
 }
 
+GateFailure ChainRun::difference(const Arena::Area& area, int64_t offset, const void* expected,
+                                 std::string_view what) const {
+  const int64_t size = size_bytes(area.element), index = offset / size;
+  std::array<uint8_t, 8> got{}, wanted{};
+  backend_.download(got.data(), at(area.address, index * size), size);
+  backend_.download(wanted.data(), at(expected, index * size), size);
+  return {.buffer = area.name,
+          .index = index,
+          .got = element_value(area.element, got, 0),
+          .expected = element_value(area.element, wanted, 0),
+          .what = std::string(what)};
+}
+
 std::optional<GateFailure> ChainRun::disturbed() {
   if (const std::optional<Arena::BrokenGuard> broken = arena_.broken_guard()) {
     return GateFailure{.buffer = broken->buffer,
@@ -164,78 +230,82 @@ std::optional<GateFailure> ChainRun::disturbed() {
                        .expected = static_cast<double>(broken->expected),
                        .what = "guard band broken; the index counts bytes from the buffer's start"};
   }
-  for (size_t i = 0; i < areas_.size(); ++i) {
-    if (sources_[i].empty()) continue;
-    const std::vector<uint8_t> now = arena_.download(areas_[i].name);
-    if (auto failure =
-            judge_equal(areas_[i].name, areas_[i].element, sources_[i], now, "input modified")) {
-      return failure;
-    }
+  for (const Arena::Area& area : areas_) {
+    if (area.role != BufferRole::kInput) continue;
+    const void* expected = input(area.name).address();
+    const int64_t bad = backend_.first_difference(area.address, expected, area.bytes);
+    if (bad >= 0) return difference(area, bad, expected, "input modified");
   }
-  k_cache_ = arena_.download("k_cache");
-  v_cache_ = arena_.download("v_cache");
-  if (auto failure = changed_cache("k_cache", case_.inputs.k_cache, k_cache_)) return failure;
-  return changed_cache("v_cache", case_.inputs.v_cache, v_cache_);
+  const reference::Prepared& prepared = stand_.data->prepared;
+  if (auto failure = changed_cache("k_cache", prepared.k8, step_k_)) return failure;
+  return changed_cache("v_cache", prepared.v8, step_v_);
 }
 
+// The image holds the step's rows as the reference writes them: a chain whose bytes are the
+// reference's, as nearly all are, is done with one comparison. Else its rows step aside for those
+// of the image while the rest is compared.
 std::optional<GateFailure> ChainRun::changed_cache(std::string_view name,
-                                                   const std::vector<uint8_t>& before,
-                                                   const std::vector<uint8_t>& after) const {
-  const Problem& problem = case_.inputs.shape.problem;
-  const auto width = static_cast<size_t>(problem.num_kv_heads * problem.head_dim);
-  std::vector<int64_t> written;
-  if (!sight_.q8.empty()) written = case_.inputs.cache_loc;
-  std::sort(written.begin(), written.end());
-  written.push_back(static_cast<int64_t>(before.size() / width));  // ends the last gap
-  size_t begin = 0;
-  for (const int64_t row : written) {
-    const size_t end = static_cast<size_t>(row) * width;
-    const std::span<const uint8_t> old(before.data() + begin, end - begin);
-    const std::span<const uint8_t> now(after.data() + begin, end - begin);
-    if (auto failure =
-            judge_equal(name, Element::kE4m3, old, now, "cache row outside cache_loc changed")) {
-      failure->index += static_cast<int64_t>(begin);
-      return failure;
-    }
-    begin = end + width;
+                                                   const std::vector<uint8_t>& prepared,
+                                                   std::vector<uint8_t>& step) {
+  constexpr std::string_view kChanged = "cache row outside cache_loc changed";
+  const Arena::Area& cache = area(name);
+  const void* expected = image(name).address();
+  const auto compare = [&] {
+    return backend_.first_difference(cache.address, expected, cache.bytes);
+  };
+  const bool writes = !sight_.q8.empty();
+  if (kind_ != CaseKind::kIndependent || !writes) {
+    const int64_t bad = compare();
+    if (bad < 0) step = prepared;
+    if (bad < 0) return std::nullopt;
+    if (!writes) return difference(cache, bad, expected, kChanged);
   }
+  const std::vector<int64_t>& rows = stand_.data->inputs.cache_loc;
+  const int64_t bytes = static_cast<int64_t>(rows.size()) * row_bytes_;
+  void* aside = bench_.staging(bytes);
+  const auto each_row = [&](const auto& visit) {
+    for (size_t n = 0; n < rows.size(); ++n) {
+      visit(at(aside, static_cast<int64_t>(n) * row_bytes_), rows[n] * row_bytes_);
+    }
+  };
+  each_row(
+      [&](void* kept, int64_t row) { backend_.copy(kept, at(cache.address, row), row_bytes_); });
+  each_row([&](void*, int64_t row) {
+    backend_.copy(at(cache.address, row), at(expected, row), row_bytes_);
+  });
+  const int64_t bad = compare();
+  if (bad >= 0) return difference(cache, bad, expected, kChanged);
+  each_row(
+      [&](void* kept, int64_t row) { backend_.copy(at(cache.address, row), kept, row_bytes_); });
+  step.resize(static_cast<size_t>(bytes));
+  backend_.download(step.data(), aside, bytes);
   return std::nullopt;
 }
 
-std::vector<uint8_t> ChainRun::step_rows(const std::vector<uint8_t>& cache) const {
-  const Problem& problem = case_.inputs.shape.problem;
-  const int64_t width = problem.num_kv_heads * problem.head_dim;
-  std::vector<uint8_t> rows;
-  for (const int64_t row : case_.inputs.cache_loc) {
-    rows.insert(rows.end(), cache.begin() + row * width, cache.begin() + (row + 1) * width);
-  }
-  return rows;
-}
-
-std::string ChainRun::silent_tap() const {
+std::string ChainRun::silent_tap() {
   for (const std::string& name : {sight_.q8, sight_.o}) {
     if (name != "q8_tap" && name != "o_tap") continue;
-    const std::vector<uint8_t> bytes = read<uint8_t>(name);
+    const std::vector<uint8_t>& bytes = bytes_of(name);
     const auto poisoned = [](uint8_t byte) { return byte == kPoisonByte; };
     if (std::all_of(bytes.begin(), bytes.end(), poisoned)) return name;
   }
   return {};
 }
 
-std::optional<GateFailure> ChainRun::unwritten(bool taps) const {
+std::optional<GateFailure> ChainRun::unwritten_rows(std::string_view name,
+                                                    const std::vector<uint8_t>& rows) const {
+  auto failure = judge_written(name, Element::kE4m3, rows);
+  if (failure) failure->index = cache_index(*stand_.data, failure->index);
+  return failure;
+}
+
+std::optional<GateFailure> ChainRun::unwritten(bool taps) {
   const auto written = [&](std::string_view name) {
-    return judge_written(name, area(name).element, read<uint8_t>(name));
+    return judge_written(name, area(name).element, bytes_of(name));
   };
   if (!sight_.q8.empty()) {
-    for (const auto& [name, cache] : {std::pair{"k_cache", &k_cache_}, {"v_cache", &v_cache_}}) {
-      auto failure = judge_written(name, Element::kE4m3, step_rows(*cache));
-      if (!failure) continue;
-      const Problem& problem = case_.inputs.shape.problem;
-      const int64_t width = problem.num_kv_heads * problem.head_dim;
-      failure->index = case_.inputs.cache_loc[static_cast<size_t>(failure->index / width)] * width +
-                       failure->index % width;
-      return failure;
-    }
+    if (auto failure = unwritten_rows("k_cache", step_k_)) return failure;
+    if (auto failure = unwritten_rows("v_cache", step_v_)) return failure;
     if (sight_.q8 == "q8" || taps) {
       if (auto failure = written(sight_.q8)) return failure;
     }
@@ -249,20 +319,20 @@ std::optional<GateFailure> ChainRun::unwritten(bool taps) const {
   return sight_.out ? written("out") : std::nullopt;
 }
 
-std::optional<GateFailure> ChainRun::unwritten_partials() const {
-  const auto n_splits = read<int32_t>("n_splits");
-  const int64_t capacity = feed_.partials.split_capacity;
-  for (size_t b = 0; b < n_splits.size(); ++b) {
-    if (n_splits[b] >= 1 && n_splits[b] <= capacity) continue;
+std::optional<GateFailure> ChainRun::unwritten_partials() {
+  const PartialsView& view = partials();
+  for (size_t b = 0; b < view.n_splits.size(); ++b) {
+    if (view.n_splits[b] >= 1 && view.n_splits[b] <= partials_.split_capacity) continue;
     return GateFailure{.buffer = "n_splits",
                        .index = static_cast<int64_t>(b),
-                       .got = static_cast<double>(n_splits[b]),
+                       .got = static_cast<double>(view.n_splits[b]),
                        .expected = 1,
-                       .limit = static_cast<double>(capacity),
+                       .limit = static_cast<double>(partials_.split_capacity),
                        .what = "split count outside 1..capacity, or never written"};
   }
-  const PartialsView view = partials();
-  if (auto failure = judge_written("partial_lse", Element::kF32, raw(view.lse))) return failure;
+  if (auto failure = judge_written("partial_lse", Element::kF32, byte_view(view.lse))) {
+    return failure;
+  }
   const float infinity = std::numeric_limits<float>::infinity();
   const auto too_large = std::find(view.lse.begin(), view.lse.end(), infinity);
   if (too_large != view.lse.end()) {
@@ -271,27 +341,75 @@ std::optional<GateFailure> ChainRun::unwritten_partials() const {
                        .got = infinity,
                        .what = "infinite log-sum-exp"};
   }
-  const Element element =
-      feed_.partials.partial_type == PartialType::kF32 ? Element::kF32 : Element::kBf16;
-  return judge_written("partial_o", element, view.o);
+  return judge_written("partial_o", area("partial_o").element, view.o);
 }
 
-PartialsView ChainRun::partials() const {
-  const Problem& problem = case_.inputs.shape.problem;
-  PartialsView view{read<uint8_t>("partial_o"), read<float>("partial_lse"),
-                    read<int32_t>("n_splits")};
-  const int64_t heads = problem.tokens() * problem.num_q_heads;
-  const auto slots = static_cast<int64_t>(view.lse.size());
-  const int64_t slot_bytes = static_cast<int64_t>(view.o.size()) / slots;
-  for (int64_t slot = 0; slot < slots; ++slot) {
-    const int64_t request = slot % heads / problem.num_q_heads / problem.q_len;
-    float& lse = view.lse[static_cast<size_t>(slot)];
-    const bool counted = slot / heads < view.n_splits[static_cast<size_t>(request)];
-    const bool empty = lse == -std::numeric_limits<float>::infinity();
-    if (!counted) lse = 0;
-    if (!counted || empty) std::fill_n(view.o.begin() + slot * slot_bytes, slot_bytes, uint8_t{0});
+const PartialsView& ChainRun::partials() {
+  if (!partials_read_) {
+    read_partials(
+        backend_, stand_.problem(), partials_,
+        {area("partial_o").address, area("partial_lse").address, area("n_splits").address},
+        bench_.scratch());
+    partials_read_ = true;
   }
-  return view;
+  return bench_.scratch();
+}
+
+Products ChainRun::products() const {
+  Products made;
+  const auto add = [&](std::string_view name) {
+    const Arena::Area& from = area(name);
+    TargetBlock copy(backend_, from.bytes);
+    backend_.copy(copy.address(), from.address, from.bytes);
+    made.buffers.push_back({std::string(name), from.element, std::move(copy)});
+  };
+  if (sight_.q8 == "q8") add("q8");
+  if (!sight_.q8.empty()) made.k = step_k_;
+  if (!sight_.q8.empty()) made.v = step_v_;
+  if (sight_.partials) {
+    for (const char* name : {"n_splits", "partial_lse", "partial_o"}) add(name);
+  }
+  if (sight_.o == "o") add("o");
+  if (sight_.out) add("out");
+  return made;
+}
+
+std::optional<GateFailure> ChainRun::differs(const Products& other, std::string_view what) {
+  for (const auto& [name, mine, theirs] :
+       {std::tuple("k_cache", &step_k_, &other.k), std::tuple("v_cache", &step_v_, &other.v)}) {
+    auto failure = judge_equal(name, Element::kE4m3, *theirs, *mine, what);
+    if (!failure) continue;
+    failure->index = cache_index(*stand_.data, failure->index);
+    return failure;
+  }
+  for (const Product& product : other.buffers) {
+    const Arena::Area& mine = area(product.buffer);
+    const void* theirs = product.bytes.address();
+    const int64_t bad = backend_.first_difference(mine.address, theirs, mine.bytes);
+    if (bad < 0) continue;
+    const bool partial = product.buffer == "partial_o" || product.buffer == "partial_lse";
+    if (!partial) return difference(mine, bad, theirs, what);
+    if (auto failure = differing_partials(other, what)) return failure;
+  }
+  return std::nullopt;
+}
+
+std::optional<GateFailure> ChainRun::differing_partials(const Products& other,
+                                                        std::string_view what) {
+  const auto address = [&](std::string_view name) {
+    const auto found = std::find_if(other.buffers.begin(), other.buffers.end(),
+                                    [name](const Product& p) { return p.buffer == name; });
+    return found->bytes.address();
+  };
+  PartialsView theirs;
+  read_partials(backend_, stand_.problem(), partials_,
+                {address("partial_o"), address("partial_lse"), address("n_splits")}, theirs);
+  const PartialsView& mine = partials();
+  if (auto failure = judge_equal("partial_lse", Element::kF32, byte_view(theirs.lse),
+                                 byte_view(mine.lse), what)) {
+    return failure;
+  }
+  return judge_equal("partial_o", area("partial_o").element, theirs.o, mine.o, what);
 }
 
 }  // namespace muse::tuner

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// One chain on one case's buffers: restore, poison, run, and look at what it left behind.
+// One chain on one case's buffers: restore, poison, run, and look at what it left behind. Large
+// buffers are restored and compared on the target; what a chain makes is read back.
 #pragma once
 
 #include <cstring>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "tuner/arena.h"
-#include "tuner/cases.h"
+#include "tuner/validation_bench.h"
 
 namespace muse::tuner {
 
@@ -24,65 +25,93 @@ struct Sight {
 };
 Sight sight(const Chain& chain);
 
-/// Split-KV partials as read back.
-struct PartialsView {
-  std::vector<uint8_t> o;
-  std::vector<float> lse;
-  std::vector<int32_t> n_splits;
+/// What a chain hands on, kept on the target to be compared with what another run makes.
+struct Product {
+  std::string buffer;  ///< BufferSpec name
+  Element element;
+  TargetBlock bytes;
+};
+struct Products {
+  std::vector<Product> buffers;
+  std::vector<uint8_t> k, v;  ///< the step's rows of the caches, where the chain writes them
 };
 
 class ChainRun {
  public:
   using Announce = std::function<void(int candidate, int launch)>;
 
-  /// Keeps references to everything given. Throws TrialError where memory does not suffice.
-  ChainRun(Backend& backend, const Chain& chain, const Case& data, const Feed& feed);
+  /// Keeps references to everything given; `arena` is the stand's. `partials`: those that the chain
+  /// makes or is fed with. Throws TrialError where memory does not suffice.
+  ChainRun(ValidationBench& bench, Arena& arena, const Chain& chain, const Stand& stand,
+           CaseKind kind, const FeedOnTarget& feed, const Handoff& partials);
 
-  /// Restores the inputs, poisons what the chain shall write, binds and runs. Throws TrialError for
-  /// whatever the chain throws.
-  void run(const std::vector<int32_t>& page_table, bool taps, const Announce& announce);
+  /// Restores the inputs, poisons what the chain shall write, binds and runs. `redirected` picks
+  /// the page table. Throws TrialError for whatever the chain throws.
+  void run(bool redirected, bool taps, const Announce& announce);
 
   /// Guard bands, inputs, and cache rows that were not the step's to write.
   std::optional<GateFailure> disturbed();
   /// Products of the chain hold no poison and no NaN. Call after disturbed().
-  std::optional<GateFailure> unwritten(bool taps) const;
+  std::optional<GateFailure> unwritten(bool taps);
   /// An enabled tap that nobody has written to; empty if there is none.
-  std::string silent_tap() const;
+  std::string silent_tap();
 
   /// A copy of a buffer by its BufferSpec name.
   template <class T>
-  std::vector<T> read(std::string_view name) const {
-    const std::vector<uint8_t> bytes = arena_.download(area(name).name);
+  std::vector<T> read(std::string_view name) {
+    const std::vector<uint8_t>& bytes = bytes_of(name);
     std::vector<T> values(bytes.size() / sizeof(T));
     std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
     return values;
   }
-  /// What nobody may read set to zero, so that two runs can be compared.
-  PartialsView partials() const;
-  /// The caches after the run, as disturbed() has read them.
-  std::vector<uint8_t>& k_cache() { return k_cache_; }
-  std::vector<uint8_t>& v_cache() { return v_cache_; }
-  /// Rows cache_loc of a cache, in the order of the tokens.
-  std::vector<uint8_t> step_rows(const std::vector<uint8_t>& cache) const;
+  /// As read back once a run, in the bench's scratch memory: valid until partials of another run
+  /// are read.
+  const PartialsView& partials();
+  /// Rows cache_loc of the caches in the order of the tokens, as disturbed() has seen them.
+  const std::vector<uint8_t>& step_k() const { return step_k_; }
+  const std::vector<uint8_t>& step_v() const { return step_v_; }
+  /// Pointers to what is there after the run.
+  Buffers buffers() { return arena_.buffers(partials_, true); }
+
+  Products products() const;
+  /// The first element of the products in which this run and another differ. Split-KV partials:
+  /// what nobody may read does not count.
+  std::optional<GateFailure> differs(const Products& other, std::string_view what);
 
  private:
   const Arena::Area& area(std::string_view name) const;
-  void restore(const std::vector<int32_t>& page_table);
-  std::optional<GateFailure> unwritten_partials() const;
+  const std::vector<uint8_t>& bytes_of(std::string_view name);
+  void restore(bool redirected);
+  void restore_cache(const Arena::Area& area);
+  const TargetCopy& input(std::string_view name) const;
+  const TargetCopy& image(std::string_view name) const;
   std::optional<GateFailure> changed_cache(std::string_view name,
-                                           const std::vector<uint8_t>& before,
-                                           const std::vector<uint8_t>& after) const;
+                                           const std::vector<uint8_t>& prepared,
+                                           std::vector<uint8_t>& step);
+  std::optional<GateFailure> unwritten_partials();
+  std::optional<GateFailure> unwritten_rows(std::string_view name,
+                                            const std::vector<uint8_t>& rows) const;
+  std::optional<GateFailure> differing_partials(const Products& other, std::string_view what);
+  /// Of the element at that byte of an area, against other bytes on the target.
+  GateFailure difference(const Arena::Area& area, int64_t offset, const void* expected,
+                         std::string_view what) const;
 
+  ValidationBench& bench_;
   Backend& backend_;
+  Arena& arena_;
   const Chain& chain_;
-  const Case& case_;
-  const Feed& feed_;
-  Sight sight_;
-  Arena arena_;
+  const Stand& stand_;
+  const CaseKind kind_;
+  const FeedOnTarget& feed_;
+  const Handoff partials_;
+  const Sight sight_;
+  const int64_t row_bytes_;
   int runs_ = 0;
+  bool redirected_ = false;
   std::vector<Arena::Area> areas_;
-  std::vector<uint8_t> k_cache_, v_cache_;
-  std::vector<std::vector<uint8_t>> sources_;  ///< by area; empty for what is no input
+  std::map<std::string, std::vector<uint8_t>, std::less<>> read_;  ///< of this run
+  bool partials_read_ = false;
+  std::vector<uint8_t> step_k_, step_v_;
 };
 
 }  // namespace muse::tuner

@@ -12,6 +12,7 @@
 
 #include "tuner/arena.h"
 #include "variants/numerics.h"
+#include "variants/reference/parallel.h"
 
 namespace muse::tuner {
 namespace {
@@ -35,6 +36,49 @@ GateFailure fail(std::string_view buffer, int64_t index, double got, double expe
 
 GateFailure fail_reference(std::string_view buffer, int64_t index, double got, double expected) {
   return fail(buffer, index, got, expected, 0, "the reference itself is not finite");
+}
+
+/// Elements that one core judges at a time; with no more than those, no thread is started.
+constexpr size_t kPieceElements = size_t{1} << 16;
+
+/// part(begin, end) of pieces of 0..count on all cores, in the order of the pieces, which begin at
+/// multiples of `grain` whatever the number of cores.
+template <class Part>
+auto in_pieces(size_t count, size_t grain, const Part& part) {
+  const size_t pieces = (count + grain - 1) / grain;
+  std::vector<decltype(part(size_t{}, size_t{}))> results(pieces);
+  reference::parallel_for(static_cast<int64_t>(pieces), [&](int64_t i) {
+    const size_t begin = static_cast<size_t>(i) * grain;
+    results[static_cast<size_t>(i)] = part(begin, std::min(count, begin + grain));
+  });
+  return results;
+}
+
+/// The same in whole heads.
+size_t heads_grain(size_t width) { return std::max<size_t>(1, kPieceElements / width) * width; }
+
+/// The first failure among pieces in order.
+std::optional<GateFailure> first_failure(const std::vector<std::optional<GateFailure>>& pieces) {
+  const auto found = std::find_if(pieces.begin(), pieces.end(), [](const auto& f) { return !!f; });
+  return found == pieces.end() ? std::nullopt : *found;
+}
+
+/// What one element-wise judgement makes of a piece: its largest figure and its first failure.
+struct Piece {
+  double worst = 0;
+  std::optional<GateFailure> failure;
+};
+
+/// Up to the first failure, as one core would have judged.
+Judgement joined(const char* metric, const std::vector<Piece>& pieces) {
+  Judgement verdict;
+  double& worst = verdict.metrics[metric];
+  for (const Piece& piece : pieces) {
+    worst = std::max(worst, piece.worst);
+    verdict.failure = piece.failure;
+    if (verdict.failure) break;
+  }
+  return verdict;
 }
 
 /// Sums that relRMS, cosine and gain are made of.
@@ -63,6 +107,17 @@ Moments moments(std::span<const double> got, std::span<const double> ref) {
   return m;
 }
 
+/// Of a whole tensor.
+Moments tensor_moments(std::span<const double> got, std::span<const double> ref) {
+  Moments all;
+  for (const Moments& m : in_pieces(ref.size(), kPieceElements, [&](size_t begin, size_t end) {
+         return moments(got.subspan(begin, end - begin), ref.subspan(begin, end - begin));
+       })) {
+    all.add(m);
+  }
+  return all;
+}
+
 double largest_error(std::span<const double> got, std::span<const double> ref) {
   double largest = 0;
   for (size_t i = 0; i < ref.size(); ++i) largest = std::max(largest, std::abs(got[i] - ref[i]));
@@ -78,9 +133,16 @@ void keep_largest(double& worst, double value) {
 /// carry the weight, more than the plain limit of 2e-3 allows to the emulation itself.
 double worst_gain_error(std::span<const double> got, std::span<const double> ref, size_t width) {
   double worst = 0;
-  for (size_t begin = 0; begin < ref.size(); begin += width) {
-    const Moments head = moments(got.subspan(begin, width), ref.subspan(begin, width));
-    if (head.ref2 > 0) keep_largest(worst, std::abs(head.gain() - 1));
+  for (const double piece :
+       in_pieces(ref.size(), heads_grain(width), [&](size_t begin, size_t end) {
+         double largest = 0;
+         for (; begin < end; begin += width) {
+           const Moments head = moments(got.subspan(begin, width), ref.subspan(begin, width));
+           if (head.ref2 > 0) keep_largest(largest, std::abs(head.gain() - 1));
+         }
+         return largest;
+       })) {
+    keep_largest(worst, piece);
   }
   return worst;
 }
@@ -91,6 +153,36 @@ double rounding_gain_error(std::span<const double> ref) {
   Moments rounded;
   for (const double r : ref) rounded.add(round_to_bf16(static_cast<float>(r)), r);
   return std::abs(rounded.gain() - 1);
+}
+
+/// Whether some element of [begin, end) may be NaN or poison: in a loop that the compiler
+/// vectorises, since nearly always none is.
+bool suspicious(Element element, std::span<const uint8_t> bytes, size_t begin, size_t end) {
+  bool found = false;
+  const auto scan = [&](auto zero, auto magnitude, auto largest) {
+    using Word = decltype(zero);
+    for (size_t i = begin; i < end; ++i) {
+      Word word;
+      std::memcpy(&word, bytes.data() + i * sizeof(Word), sizeof(Word));
+      found |= static_cast<Word>(word & magnitude) > largest;
+    }
+  };
+  switch (element) {
+    case Element::kBf16:
+      scan(uint16_t{}, uint16_t{0x7FFF}, uint16_t{0x7F80});
+      return found;
+    case Element::kF32:
+      scan(uint32_t{}, uint32_t{0x7FFFFFFF}, uint32_t{0x7F800000});
+      return found;
+    case Element::kE4m3:
+    case Element::kByte:
+      scan(uint8_t{}, uint8_t{0xFF}, uint8_t{0xFE});
+      return found;
+    case Element::kI32:
+    case Element::kI64:
+      return true;
+  }
+  return true;
 }
 
 /// E4M3 codes in the order of their values; both zeros are 0.
@@ -131,6 +223,37 @@ std::optional<GateFailure> judge_elements(std::string_view buffer, const Head& h
     if (limit > 0) worst = std::max(worst, error / limit);
   }
   return std::nullopt;
+}
+
+/// Figures of several heads, up to the first that fails.
+struct HeadFigures {
+  Moments moments;
+  double worst_element = 0, worst_cosine = 1, worst_gain = 0;
+  std::optional<GateFailure> failure;
+  void add(const HeadFigures& later) {
+    moments.add(later.moments);
+    worst_element = std::max(worst_element, later.worst_element);
+    worst_cosine = std::min(worst_cosine, later.worst_cosine);
+    keep_largest(worst_gain, later.worst_gain);
+    failure = later.failure;
+  }
+};
+
+void judge_head(std::string_view buffer, const Head& head, double gain_limit,
+                HeadFigures& figures) {
+  figures.failure = judge_elements(buffer, head, figures.worst_element);
+  const Moments m = moments(head.got, head.ref);
+  figures.moments.add(m);
+  if (figures.failure || m.ref2 == 0) return;  // a zero head was judged exactly, by element
+  figures.worst_cosine = std::min(figures.worst_cosine, m.cosine());
+  keep_largest(figures.worst_gain, std::abs(m.gain() - 1));
+  if (!(m.cosine() >= kMinimumCosine)) {
+    figures.failure =
+        fail(buffer, head.offset, m.cosine(), 1, kMinimumCosine, "cosine of this head");
+  } else if (const double limit = gain_limit + rounding_gain_error(head.ref);
+             !(std::abs(m.gain() - 1) <= limit)) {
+    figures.failure = fail(buffer, head.offset, m.gain(), 1, limit, "gain of this head");
+  }
 }
 
 }  // namespace
@@ -190,8 +313,8 @@ std::optional<GateFailure> judge_equal(std::string_view buffer, Element element,
 std::optional<GateFailure> judge_written(std::string_view buffer, Element element,
                                          std::span<const uint8_t> got) {
   const int64_t size = size_bytes(element);
-  const int64_t count = static_cast<int64_t>(got.size()) / size;
-  for (int64_t i = 0; i < count; ++i) {
+  const auto count = got.size() / static_cast<size_t>(size);
+  const auto judge = [&](int64_t i) -> std::optional<GateFailure> {
     const double value = element_value(element, got, i);
     const bool poisoned = std::all_of(got.begin() + i * size, got.begin() + (i + 1) * size,
                                       [](uint8_t byte) { return byte == kPoisonByte; });
@@ -199,8 +322,14 @@ std::optional<GateFailure> judge_written(std::string_view buffer, Element elemen
     if (std::isnan(value) && element != Element::kE4m3) {
       return fail(buffer, i, value, 0, 0, "NaN");
     }
-  }
-  return std::nullopt;
+    return std::nullopt;
+  };
+  return first_failure(in_pieces(count, kPieceElements, [&](size_t begin, size_t end) {
+    std::optional<GateFailure> failure;
+    if (!suspicious(element, got, begin, end)) return failure;
+    for (size_t i = begin; i < end && !failure; ++i) failure = judge(static_cast<int64_t>(i));
+    return failure;
+  }));
 }
 
 Judgement judge_codes(std::string_view buffer, std::span<const uint8_t> expected,
@@ -210,7 +339,8 @@ Judgement judge_codes(std::string_view buffer, std::span<const uint8_t> expected
   double mismatches = 0, max_step = 0;
   std::optional<GateFailure> failure;
   int64_t last = -1;
-  for (size_t i = 0; i < expected.size() && !failure; ++i) {
+  const bool equal = std::equal(expected.begin(), expected.end(), got.begin());
+  for (size_t i = 0; i < expected.size() && !equal && !failure; ++i) {
     if (expected[i] == got[i]) continue;
     ++mismatches;
     last = static_cast<int64_t>(i);
@@ -236,41 +366,37 @@ Judgement judge_attention(std::string_view buffer, const Problem& p, Precision p
                           const AttentionTruth& truth, std::span<const double> got) {
   const auto width = static_cast<size_t>(p.head_dim);
   const std::span<const double> exact(truth.exact.o), fa3(truth.fa3.o);
-  const double relrms_fa3 = moments(fa3, exact).relrms();
+  const double relrms_fa3 = tensor_moments(fa3, exact).relrms();
   const double gain_limit =
       2e-3 + relrms_fa3 * relrms_fa3 +
       (precision == Precision::kE4m3 ? 1.5 * worst_gain_error(fa3, exact, width) : 0);
-  Moments all;
-  double worst_element = 0, worst_cosine = 1, worst_gain = 0;
-  std::optional<GateFailure> failure;
-  for (size_t row = 0; row < exact.size() / width && !failure; ++row) {
-    const auto i = static_cast<int64_t>(row) % p.q_len;
-    const reference::Pair& pair = truth.pairs[row / static_cast<size_t>(p.q_len)];
-    const Head head{head_offset(p, pair, i), got.subspan(row * width, width),
-                    exact.subspan(row * width, width), fa3.subspan(row * width, width)};
-    failure = judge_elements(buffer, head, worst_element);
-    const Moments m = moments(head.got, head.ref);
-    all.add(m);
-    if (failure || m.ref2 == 0) continue;  // a zero head was judged exactly, element by element
-    worst_cosine = std::min(worst_cosine, m.cosine());
-    keep_largest(worst_gain, std::abs(m.gain() - 1));
-    if (!(m.cosine() >= kMinimumCosine)) {
-      failure = fail(buffer, head.offset, m.cosine(), 1, kMinimumCosine, "cosine of this head");
-    } else if (const double limit = gain_limit + rounding_gain_error(head.ref);
-               !(std::abs(m.gain() - 1) <= limit)) {
-      failure = fail(buffer, head.offset, m.gain(), 1, limit, "gain of this head");
-    }
+  HeadFigures all;
+  for (const HeadFigures& piece :
+       in_pieces(exact.size(), heads_grain(width), [&](size_t begin, size_t end) {
+         HeadFigures figures;
+         for (; begin < end && !figures.failure; begin += width) {
+           const auto row = static_cast<int64_t>(begin / width);
+           const reference::Pair& pair = truth.pairs[static_cast<size_t>(row / p.q_len)];
+           judge_head(buffer,
+                      {head_offset(p, pair, row % p.q_len), got.subspan(begin, width),
+                       exact.subspan(begin, width), fa3.subspan(begin, width)},
+                      gain_limit, figures);
+         }
+         return figures;
+       })) {
+    all.add(piece);
+    if (all.failure) break;
   }
   const double limit = precision == Precision::kE4m3 ? 1.5 * relrms_fa3 + 2.5e-3 : 4e-3;
-  if (!failure && !(all.relrms() <= limit)) {
-    failure = fail(buffer, -1, all.relrms(), 0, limit, "relRMS");
+  if (!all.failure && !(all.moments.relrms() <= limit)) {
+    all.failure = fail(buffer, -1, all.moments.relrms(), 0, limit, "relRMS");
   }
-  return {{{"relrms", all.relrms()},
+  return {{{"relrms", all.moments.relrms()},
            {"relrms_fa3", relrms_fa3},
-           {"worst_element", worst_element},
-           {"worst_cosine", worst_cosine},
-           {"worst_gain", worst_gain}},
-          failure};
+           {"worst_element", all.worst_element},
+           {"worst_cosine", all.worst_cosine},
+           {"worst_gain", all.worst_gain}},
+          all.failure};
 }
 
 Judgement judge_lse(std::string_view buffer, const Problem& p, const AttentionTruth& truth,
@@ -296,56 +422,58 @@ Judgement judge_lse(std::string_view buffer, const Problem& p, const AttentionTr
 
 Judgement judge_combine(std::string_view buffer, int64_t head_dim, std::span<const double> expected,
                         std::span<const uint16_t> got) {
-  Judgement verdict;
-  double& worst = verdict.metrics["worst_element"];
-  double rms = 0;
-  for (size_t i = 0; i < expected.size() && !verdict.failure; ++i) {
-    const auto width = static_cast<size_t>(head_dim);
-    if (i % width == 0) {
-      double ref2 = 0;
-      for (const double r : expected.subspan(i, width)) ref2 += r * r;
-      rms = std::sqrt(ref2 / static_cast<double>(head_dim));
+  const auto width = static_cast<size_t>(head_dim);
+  const auto judge = [&](size_t begin, size_t end) {
+    Piece piece;
+    double rms = 0;
+    for (size_t i = begin; i < end && !piece.failure; ++i) {
+      if (i % width == 0) {
+        double ref2 = 0;
+        for (const double r : expected.subspan(i, width)) ref2 += r * r;
+        rms = std::sqrt(ref2 / static_cast<double>(head_dim));
+      }
+      // Half an ulp of bf16 is 2^-9 of the value at most; the rest is for an exp2 of 10 bits.
+      const double limit = 0x1p-8 * std::abs(expected[i]) + 0x1p-10 * rms;
+      const double value = bf16_to_f32(got[i]), error = std::abs(value - expected[i]);
+      const auto index = static_cast<int64_t>(i);
+      if (!std::isfinite(expected[i])) {
+        piece.failure = fail_reference(buffer, index, value, expected[i]);
+      } else if (!(error <= limit)) {
+        piece.failure = fail(buffer, index, value, expected[i], limit, "element error");
+      } else if (limit > 0) {
+        piece.worst = std::max(piece.worst, error / limit);
+      }
     }
-    // Half an ulp of bf16 is 2^-9 of the value at most; the rest is for an exp2 of 10 bits.
-    const double limit = 0x1p-8 * std::abs(expected[i]) + 0x1p-10 * rms;
-    const double value = bf16_to_f32(got[i]), error = std::abs(value - expected[i]);
-    const auto index = static_cast<int64_t>(i);
-    if (!std::isfinite(expected[i])) {
-      verdict.failure = fail_reference(buffer, index, value, expected[i]);
-    } else if (!(error <= limit)) {
-      verdict.failure = fail(buffer, index, value, expected[i], limit, "element error");
-    } else if (limit > 0) {
-      worst = std::max(worst, error / limit);
-    }
-  }
-  return verdict;
+    return piece;
+  };
+  return joined("worst_element", in_pieces(expected.size(), heads_grain(width), judge));
 }
 
 Judgement judge_gate(std::string_view buffer, std::span<const double> expected,
                      std::span<const uint16_t> got) {
-  Judgement verdict;
-  double& max_ulp = verdict.metrics["max_ulp"];
-  for (size_t i = 0; i < expected.size() && !verdict.failure; ++i) {
-    const double value = bf16_to_f32(got[i]), error = std::abs(value - expected[i]);
-    const auto index = static_cast<int64_t>(i);
-    if (!std::isfinite(expected[i])) {
-      verdict.failure = fail_reference(buffer, index, value, expected[i]);
-      break;
-    }
-    const double ulp = bf16_ulp(expected[i]);
-    if (!(error <= kMaximumUlp * ulp) && !(error <= kSmallestNormal)) {
-      verdict.failure = fail(buffer, index, value, expected[i], kMaximumUlp * ulp,
+  const auto judge = [&](size_t begin, size_t end) {
+    Piece piece;
+    for (size_t i = begin; i < end && !piece.failure; ++i) {
+      const double value = bf16_to_f32(got[i]), error = std::abs(value - expected[i]);
+      const auto index = static_cast<int64_t>(i);
+      const double ulp = bf16_ulp(expected[i]);
+      if (!std::isfinite(expected[i])) {
+        piece.failure = fail_reference(buffer, index, value, expected[i]);
+      } else if (!(error <= kMaximumUlp * ulp) && !(error <= kSmallestNormal)) {
+        piece.failure = fail(buffer, index, value, expected[i], kMaximumUlp * ulp,
                              fmt::format("{:.3g} bf16 ulp", error / ulp));
-    } else if (error > kSmallestNormal) {
-      max_ulp = std::max(max_ulp, error / ulp);
+      } else if (error > kSmallestNormal) {
+        piece.worst = std::max(piece.worst, error / ulp);
+      }
     }
-  }
-  return verdict;
+    return piece;
+  };
+  return joined("max_ulp", in_pieces(expected.size(), kPieceElements, judge));
 }
 
 Judgement judge_end_to_end(std::string_view buffer, std::span<const double> expected,
                            std::span<const double> got) {
-  const Moments m = moments(got, expected);
+  const Moments m = tensor_moments(got, expected);
   const double cosine = m.ref2 == 0 && m.got2 == 0 ? 1 : m.cosine();
   Judgement verdict{{{"relrms", m.relrms()}, {"cosine", cosine}}, std::nullopt};
   if (!std::isfinite(m.ref2)) {

@@ -24,7 +24,8 @@ struct GateFailure {
   std::string buffer;
   int64_t index = -1;  ///< element in the buffer, -1 = a figure of the whole tensor
   double got = 0, expected = 0, limit = 0;
-  std::string what;  ///< e.g. "never written, or a NaN that was read", "relRMS", "guard band broken"
+  std::string
+      what;  ///< e.g. "never written, or a NaN that was read", "relRMS", "guard band broken"
   /// "gate attention, buffer o, index 1234: got 0.5, expected 0.25, limit 0.01 (element error)"
   std::string text(Gate gate) const;
 };

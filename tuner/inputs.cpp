@@ -74,22 +74,23 @@ void in_parallel(int64_t count, int64_t grain, const std::function<void(int64_t,
 
 constexpr int64_t kGrain = int64_t{1} << 16;
 
-/// Codes of E4((normal * factor + mean) / scale).
-std::vector<uint8_t> cache_codes(int64_t count, uint64_t stream, float factor, float mean,
-                                 float scale) {
-  std::array<uint8_t, std::tuple_size_v<Quantiles>> codes;
+/// What the random bits of one cache pick from.
+using Codes = std::array<uint8_t, std::tuple_size_v<Quantiles>>;
+
+/// E4((normal * factor + mean) / scale).
+Codes cache_codes(float factor, float mean, float scale) {
+  Codes codes;
   std::transform(normal_quantiles().begin(), normal_quantiles().end(), codes.begin(),
                  [=](float z) { return f32_to_e4m3((z * factor + mean) / scale); });
-  std::vector<uint8_t> out(static_cast<size_t>(count));
-  in_parallel(count, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; i += 4) {
-      uint64_t bits = random_bits(stream, static_cast<uint64_t>(i));
-      for (int64_t j = i; j < std::min(i + 4, end); ++j, bits >>= 16) {
-        out[static_cast<size_t>(j)] = codes[bits & (codes.size() - 1)];
-      }
-    }
-  });
-  return out;
+  return codes;
+}
+
+/// One row of `width` codes, a multiple of 8.
+void fill_row(uint8_t* bytes, int64_t row, int64_t width, uint64_t stream, const Codes& codes) {
+  for (int64_t i = 0; i < width; i += 4) {
+    uint64_t bits = random_bits(stream, static_cast<uint64_t>(row * width + i));
+    for (int64_t j = i; j < i + 4; ++j, bits >>= 16) bytes[j] = codes[bits & (codes.size() - 1)];
+  }
 }
 
 std::vector<uint16_t> make_qkv(const Problem& p, uint64_t stream, float value_mean) {
@@ -135,7 +136,7 @@ std::vector<float> make_cos_sin(double theta, int64_t head_dim, int64_t position
 /// Lifts the values of each query's first attended row to about 2 * sqrt(attended keys): with flat
 /// weights that is the size of the whole output. Signs and mantissas stay random, so that roundings
 /// of the output do not all go one way.
-void mark_first_rows(Inputs& in) {
+void mark_first_rows(const Inputs& in, uint8_t* v_cache) {
   const Problem& p = in.shape.problem;
   const int64_t width = p.num_kv_heads * p.head_dim;
   for (int64_t b = 0; b < p.batch; ++b) {
@@ -146,13 +147,20 @@ void mark_first_rows(Inputs& in) {
       const auto attended = static_cast<float>(cached + i - first + 1);
       const int code = f32_to_e4m3(2 * std::sqrt(attended) / static_cast<float>(p.kv_scale));
       const int exponent = std::min(code & 0x78, 0x70);  // the topmost holds NaN
-      uint8_t* row = in.v_cache.data() + in.row(b, first) * width;
+      uint8_t* row = v_cache + in.row(b, first) * width;
       for (int64_t d = 0; d < width; ++d) {
         row[d] = static_cast<uint8_t>((row[d] & 0x87) | exponent);
       }
     }
   }
 }
+
+template <class T>
+std::span<const uint8_t> bytes_of(const std::vector<T>& values) {
+  return {reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(T)};
+}
+
+float value_mean(Fill fill) { return fill == Fill::kMeanOne ? 1 : 0; }
 
 void fill_lengths(Inputs& in, int64_t position_shift) {
   const Problem& p = in.shape.problem;
@@ -185,6 +193,22 @@ std::string_view name(Fill fill) {
   return "";
 }
 
+std::span<const uint8_t> input_bytes(const Inputs& inputs, std::string_view name) {
+  if (name == "qkv") return bytes_of(inputs.qkv);
+  if (name == "positions") return bytes_of(inputs.positions);
+  if (name == "cache_loc") return bytes_of(inputs.cache_loc);
+  if (name == "seq_lens") return bytes_of(inputs.seq_lens);
+  if (name == "cache_seqlens") return bytes_of(inputs.cache_seqlens);
+  if (name == "cu_seqlens_q") return bytes_of(inputs.cu_seqlens_q);
+  if (name == "page_table") return bytes_of(inputs.page_table);
+  if (name == "k_scale") return bytes_of(inputs.k_scale);
+  if (name == "v_scale") return bytes_of(inputs.v_scale);
+  if (name == "cos_sin") return bytes_of(inputs.cos_sin);
+  if (name == "k_cache") return bytes_of(inputs.k_cache);
+  if (name == "v_cache") return bytes_of(inputs.v_cache);
+  return {};
+}
+
 int64_t Inputs::row(int64_t b, int64_t j) const {
   const Problem& p = shape.problem;
   return page_table[static_cast<size_t>(b * p.max_pages() + j / p.page_size)] * p.page_size +
@@ -214,29 +238,59 @@ Buffers Inputs::view() const {
   return b;
 }
 
-Inputs make_inputs(const Shape& shape, uint64_t seed, Fill fill, int64_t position_shift) {
+Inputs make_inputs_without_caches(const Shape& shape, uint64_t seed, Fill fill,
+                                  int64_t position_shift, int64_t spare_positions) {
   const Problem& p = shape.problem;
   Inputs in;
   in.shape = shape;
   in.seed = seed;
   in.fill = fill;
   fill_lengths(in, position_shift);
-
-  const float key_factor = fill == Fill::kNormal ? 1 : kFlatKeys;
-  const float value_mean = fill == Fill::kMeanOne ? 1 : 0;
   const auto scale = static_cast<float>(p.kv_scale);
   in.k_scale = {scale};
   in.v_scale = {scale};
-  in.qkv = make_qkv(p, stream(seed, Stream::kQkv), value_mean);
+  in.qkv = make_qkv(p, stream(seed, Stream::kQkv), value_mean(fill));
   in.cache_pages = pool_pages(shape);
-  const int64_t codes = in.cache_pages * p.page_size * p.num_kv_heads * p.head_dim;
-  in.k_cache = cache_codes(codes, stream(seed, Stream::kKeys), key_factor, 0, scale);
-  in.v_cache = cache_codes(codes, stream(seed, Stream::kValues), 1, value_mean, scale);
-  if (fill == Fill::kFlat) mark_first_rows(in);
   if (p.rope()) {
-    in.rope_positions = *std::max_element(in.positions.begin(), in.positions.end()) + 1;
+    in.rope_positions =
+        *std::max_element(in.positions.begin(), in.positions.end()) + 1 + spare_positions;
     in.cos_sin = make_cos_sin(p.rope_theta, p.head_dim, in.rope_positions);
   }
+  return in;
+}
+
+void fill_caches(const Inputs& in, const std::vector<uint8_t>& wanted, uint8_t other, uint8_t* k,
+                 uint8_t* v) {
+  const Problem& p = in.shape.problem;
+  const int64_t width = p.num_kv_heads * p.head_dim;
+  const auto scale = static_cast<float>(p.kv_scale);
+  const Codes keys = cache_codes(in.fill == Fill::kNormal ? 1 : kFlatKeys, 0, scale);
+  const Codes values = cache_codes(1, value_mean(in.fill), scale);
+  const uint64_t key_stream = stream(in.seed, Stream::kKeys);
+  const uint64_t value_stream = stream(in.seed, Stream::kValues);
+  const int64_t rows = in.cache_pages * p.page_size;
+  in_parallel(rows, kGrain / width + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      uint8_t *key = k + row * width, *value = v + row * width;
+      if (wanted.empty() || wanted[static_cast<size_t>(row)] != 0) {
+        fill_row(key, row, width, key_stream, keys);
+        fill_row(value, row, width, value_stream, values);
+      } else {
+        std::fill_n(key, width, other);
+        std::fill_n(value, width, other);
+      }
+    }
+  });
+  if (in.fill == Fill::kFlat) mark_first_rows(in, v);
+}
+
+Inputs make_inputs(const Shape& shape, uint64_t seed, Fill fill, int64_t position_shift) {
+  const Problem& p = shape.problem;
+  Inputs in = make_inputs_without_caches(shape, seed, fill, position_shift);
+  const int64_t codes = in.cache_pages * p.page_size * p.num_kv_heads * p.head_dim;
+  in.k_cache.resize(static_cast<size_t>(codes));
+  in.v_cache.resize(static_cast<size_t>(codes));
+  fill_caches(in, {}, 0, in.k_cache.data(), in.v_cache.data());
   return in;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -38,11 +39,23 @@ struct Inputs {
   int64_t row(int64_t b, int64_t j) const;
 };
 
+/// The bytes of the input of that BufferSpec name; empty where it is none, or left empty.
+std::span<const uint8_t> input_bytes(const Inputs& inputs, std::string_view name);
+
 /// First key that query `i` of request `b` attends to.
 int64_t first_attended(const Inputs& inputs, int64_t b, int64_t i);
 
 /// Deterministic in (shape, seed, fill), whatever the number of threads; positions are seq_lens + i
 /// + position_shift.
 Inputs make_inputs(const Shape& shape, uint64_t seed, Fill fill, int64_t position_shift = 0);
+
+/// The same with both caches left empty. cos_sin has `spare_positions` more rows than are read.
+Inputs make_inputs_without_caches(const Shape& shape, uint64_t seed, Fill fill,
+                                  int64_t position_shift = 0, int64_t spare_positions = 0);
+
+/// Fills k and v, each [cache_pages * ps, Hkv * D]: make_inputs' codes in the rows that `wanted`
+/// marks (empty: all), `other` in the rest. Of `in` the caches are not read.
+void fill_caches(const Inputs& in, const std::vector<uint8_t>& wanted, uint8_t other, uint8_t* k,
+                 uint8_t* v);
 
 }  // namespace muse::tuner

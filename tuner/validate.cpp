@@ -16,11 +16,6 @@
 namespace muse::tuner {
 namespace {
 
-template <class T>
-std::span<const uint8_t> raw(const std::vector<T>& values) {
-  return {reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(T)};
-}
-
 /// Ends a validation early; never leaves this file.
 struct Ended {};
 
@@ -46,33 +41,30 @@ std::vector<Handoff> partials_of(const Chain& chain, const Problem& problem) {
 
 class Validation {
  public:
-  Validation(Backend& backend, const Chain& chain, const Shape& shape,
-             const ValidateOptions& options)
-      : backend_(backend),
-        chain_(chain),
-        shape_(validation_shape(shape)),
-        options_(options),
-        span_(span(chain)),
-        sight_(sight(chain)) {}
+  Validation(ValidationBench& bench, const Chain& chain, const ValidateOptions& options)
+      : bench_(bench), chain_(chain), options_(options), span_(span(chain)), sight_(sight(chain)) {}
 
   ValidationReport report() {
     try {
       if (const std::string reason = unsupported(problem()); !reason.empty()) {
         end(Outcome::kUnsupported, reason);
       }
-      const std::vector<Handoff> handoffs = partials_of(chain_, shape_.problem);
+      const std::vector<Handoff> handoffs = partials_of(chain_, problem());
       if (handoffs.empty()) {
         end(Outcome::kUnsupported, key(chain_) + " accepts none of the partials it was offered");
       }
       if (span_.first == Stage::kPrepare) judge_independent(handoffs.front());
-      for (const Handoff& handoff : handoffs) judge_fills(handoff);
+      for (const Handoff& handoff : handoffs) {
+        bench_.release_extras();  // partials of the hand-off before
+        judge_fills(handoff);
+      }
     } catch (const Ended&) {
     }
     return std::move(report_);
   }
 
  private:
-  const Problem& problem() const { return shape_.problem; }
+  const Problem& problem() const { return bench_.shape().problem; }
   bool covers(Stage stage) const { return span_.covers(stage); }
 
   [[noreturn]] void end(Outcome outcome, std::string reason) {
@@ -84,8 +76,8 @@ class Validation {
   /// Empty where every candidate takes the problem and the hand-offs join.
   std::string unsupported(const Problem& asked) const {
     for (const Candidate& candidate : chain_) {
-      const Support support =
-          candidate.variant->supports(asked, candidate.configuration, backend_.device_class());
+      const Support support = candidate.variant->supports(asked, candidate.configuration,
+                                                          bench_.backend().device_class());
       if (!support.ok()) return key(candidate) + ": " + support.reason;
     }
     return joins(asked, chain_).reason;
@@ -93,7 +85,7 @@ class Validation {
 
   /// Host-only work between two calls of options.phase.
   template <class Work>
-  auto reference(const Work& work) {
+  decltype(auto) reference(const Work& work) {
     struct Phase {
       const ValidateOptions& options;
       explicit Phase(const ValidateOptions& o) : options(o) { options.phase(true); }
@@ -123,8 +115,8 @@ class Validation {
     end(Outcome::kIncorrect, verdict.failure->text(gate));
   }
 
-  void launch(ChainRun& run, Fill fill, const std::vector<int32_t>& page_table, bool taps) {
-    run.run(page_table, taps, options_.announce);
+  void launch(ChainRun& run, Fill fill, bool redirected, bool taps) {
+    run.run(redirected, taps, options_.announce);
     reference([&] {
       record(Gate::kPoison, fill, {{}, run.disturbed()});
       if (taps) {
@@ -141,12 +133,12 @@ class Validation {
 
   void judge_independent(const Handoff& partials) {
     const Fill fill = options_.fills.front();
-    const auto data =
-        reference([&] { return make_case(shape_, options_.seed, fill, CaseKind::kIndependent); });
-    const Feed feed = make_feed(*data, Stage::kPrepare, partials);
-    ChainRun run(backend_, chain_, *data, feed);
-    launch(run, fill, data->inputs.page_table, sight_.taps);
-    reference([&] { judge_prepare(run, *data, fill); });
+    const CaseKind kind = CaseKind::kIndependent;
+    const auto stand = reference([&] { return bench_.stand(fill, kind); });
+    const auto feed = reference([&] { return bench_.feed(*stand, Stage::kPrepare, partials); });
+    ChainRun run(bench_, bench_.arena(), chain_, *stand, kind, *feed, partials);
+    launch(run, fill, false, sight_.taps);
+    reference([&] { judge_prepare(run, *stand->data, fill); });
   }
 
   void judge_fills(const Handoff& partials) {
@@ -154,93 +146,110 @@ class Validation {
     const CaseKind kind = span_.first == Stage::kPrepare ? CaseKind::kServed : CaseKind::kStored;
     for (const Fill fill : options_.fills) {
       if (fill != options_.fills.front() && !reads_cache) break;
-      const auto data = reference([&] { return make_case(shape_, options_.seed, fill, kind); });
-      const Feed feed = reference([&] { return make_feed(*data, span_.first, partials); });
-      ChainRun run(backend_, chain_, *data, feed);
-      launch(run, fill, data->inputs.page_table, sight_.taps);
-      const std::vector<Product> made = products(run, partials);
-      reference([&] { judge(run, *data, feed, fill); });
-      if (fill == options_.fills.front()) {
-        judge_again(run, *data, fill, made, partials);
-        judge_alone(run, *data, feed, fill);
-      }
+      const auto stand = reference([&] { return bench_.stand(fill, kind); });
+      const auto feed = reference([&] { return bench_.feed(*stand, span_.first, partials); });
+      ChainRun run(bench_, bench_.arena(), chain_, *stand, kind, *feed, partials);
+      launch(run, fill, false, sight_.taps);
+      const bool first = fill == options_.fills.front();
+      const bool repeats = first && all_declare(&Declared::deterministic);
+      const Products made = repeats ? run.products() : Products();
+      reference([&] { judge(run, *stand, *feed, fill); });
+      if (!first) continue;
+      judge_again(run, fill, repeats ? &made : nullptr);
+      judge_alone(run, stand, *feed, kind, partials, fill);
     }
   }
 
-  void judge(ChainRun& run, const Case& data, const Feed& feed, Fill fill) {
-    if (covers(Stage::kPrepare)) judge_prepare(run, data, fill);
-    if (covers(Stage::kAttention)) judge_attention_stages(run, data, feed, fill);
-    if (span_.first == Stage::kCombine) judge_combine_alone(run, data, feed, fill);
-    if (covers(Stage::kGate)) {
-      const std::vector<uint16_t> o = sight_.o.empty() ? feed.o : run.read<uint16_t>(sight_.o);
-      const std::vector<double> expected = reference::gate(problem(), data.inputs.view(), o.data());
-      record(Gate::kGate, fill, judge_gate("out", expected, run.read<uint16_t>("out")));
+  void judge(ChainRun& run, Stand& stand, const FeedOnTarget& feed, Fill fill) {
+    if (covers(Stage::kPrepare)) judge_prepare(run, *stand.data, fill);
+    if (covers(Stage::kAttention)) judge_attention_stages(run, stand, fill);
+    if (span_.first == Stage::kCombine) {
+      record(
+          Gate::kAttention, fill,
+          judge_combine(sight_.o, problem().head_dim, feed.combined, run.read<uint16_t>(sight_.o)));
     }
-    if (span_ == kWholeStep) judge_whole(run, data, fill);
+    if (covers(Stage::kGate)) {
+      const auto out = run.read<uint16_t>("out");
+      if (sight_.o.empty()) {
+        record(Gate::kGate, fill, judge_gate("out", feed.gated, out));
+      } else {
+        const auto o = run.read<uint16_t>(sight_.o);
+        record(Gate::kGate, fill,
+               judge_gate("out", reference::gate(problem(), stand.data->inputs.view(), o.data()),
+                          out));
+      }
+    }
+    if (span_ == kWholeStep) judge_whole(run, stand, fill);
   }
 
   void judge_prepare(ChainRun& run, const Case& data, Fill fill) {
     const auto q8 = run.read<uint8_t>(sight_.q8);
     record(Gate::kPrepare, fill, judge_codes(sight_.q8, data.prepared.q8, q8));
-    const Problem& p = problem();
-    const int64_t width = p.num_kv_heads * p.head_dim;
     const auto rows = [&](const char* name, const std::vector<uint8_t>& expected,
-                          const std::vector<uint8_t>& cache) {
-      Judgement verdict = judge_codes(name, expected, run.step_rows(cache));
-      if (verdict.failure) {  // from the place among the step's rows to that in the cache
-        int64_t& index = verdict.failure->index;
-        index = data.inputs.cache_loc[static_cast<size_t>(index / width)] * width + index % width;
-      }
+                          const std::vector<uint8_t>& got) {
+      Judgement verdict = judge_codes(name, expected, got);
+      if (verdict.failure) verdict.failure->index = cache_index(data, verdict.failure->index);
       record(Gate::kPrepare, fill, verdict);
     };
-    rows("k_cache", data.prepared.k8, run.k_cache());
-    rows("v_cache", data.prepared.v8, run.v_cache());
+    rows("k_cache", data.prepared.k8, run.step_k());
+    rows("v_cache", data.prepared.v8, run.step_v());
   }
 
-  /// The inputs with the caches that the run left.
-  static Buffers after(ChainRun& run, const Case& data) {
-    Buffers in = data.inputs.view();
-    in.k_cache = run.k_cache().data();
-    in.v_cache = run.v_cache().data();
-    return in;
+  /// Of the bytes that the chain works on: the reference's own, or those it has made itself.
+  std::shared_ptr<const AttentionTruth> truth_of(ChainRun& run, const Stand& stand) {
+    if (sight_.q8.empty()) return reference_truth(stand);
+    const StepBytes made{run.read<uint8_t>(sight_.q8), run.step_k(), run.step_v()};
+    if (made == reference_step(stand)) return reference_truth(stand);
+    Buffers in = run.buffers();
+    if (sight_.q8 == "q8_tap") in.q8 = in.q8_tap;
+    return bench_.truth(stand, made, in, options_.reference_budget);
   }
 
-  std::shared_ptr<const AttentionTruth> truth(ChainRun& run, const Case& data,
-                                              const std::vector<uint8_t>& q8) {
-    return attention_truth(data, after(run, data), q8, options_.reference_budget);
+  static StepBytes reference_step(const Stand& stand) {
+    const reference::Prepared& prepared = stand.data->prepared;
+    return {prepared.q8, prepared.k8, prepared.v8};
+  }
+
+  std::shared_ptr<const AttentionTruth> reference_truth(const Stand& stand) {
+    return bench_.truth(stand, reference_step(stand), bench_.reference_buffers(stand),
+                        options_.reference_budget);
   }
 
   /// Elements of a [T, Hq, D] buffer in the order of the pairs.
   template <class Value>
   std::vector<double> of_pairs(const AttentionTruth& truth, const Value& value) const {
-    std::vector<double> out;
+    const Problem& p = problem();
+    const auto length = static_cast<size_t>(p.q_len * p.head_dim);
+    std::vector<double> out(truth.pairs.size() * length);
+    double* to = out.data();
     for (const reference::Pair& pair : truth.pairs) {
-      for (int64_t i = 0; i < problem().q_len; ++i) {
-        const int64_t offset = head_offset(problem(), pair, i);
-        for (int64_t d = 0; d < problem().head_dim; ++d) {
-          out.push_back(value(static_cast<size_t>(offset + d)));
-        }
+      for (int64_t i = 0; i < p.q_len; ++i) {
+        const auto from = static_cast<size_t>(head_offset(p, pair, i));
+        for (size_t d = 0; d < static_cast<size_t>(p.head_dim); ++d) *to++ = value(from + d);
       }
     }
     return out;
   }
 
-  void judge_attention_stages(ChainRun& run, const Case& data, const Feed& feed, Fill fill) {
-    const auto q8 = sight_.q8.empty() ? feed.q8 : run.read<uint8_t>(sight_.q8);
-    const auto exact = truth(run, data, q8);
+  Precision precision() const {
     Precision precision = Precision::kF32;
     for (const Candidate& candidate : chain_) {
       if (candidate.span().covers(Stage::kAttention)) {
         precision = candidate.variant->declared.precision;
       }
     }
+    return precision;
+  }
+
+  void judge_attention_stages(ChainRun& run, const Stand& stand, Fill fill) {
+    const auto exact = truth_of(run, stand);
     if (sight_.partials) judge_split_lse(run, *exact, fill);
     // Partials in memory part the stages: attention answers for them, a combine behind it for O, so
     // that neither pays for the other's rounding.
     const std::string buffer = sight_.partials ? "partial_o" : sight_.o;
     std::vector<double> got;
     if (sight_.partials) {
-      const std::vector<double> o = combined(run.partials(), feed.partials, data);
+      const std::vector<double> o = combined(run, stand);
       got = of_pairs(*exact, [&](size_t i) { return o[i]; });
       if (!sight_.o.empty()) {
         record(Gate::kAttention, fill,
@@ -250,22 +259,24 @@ class Validation {
       const auto o = run.read<uint16_t>(sight_.o);
       got = of_pairs(*exact, [&](size_t i) { return bf16_to_f32(o[i]); });
     }
-    record(Gate::kAttention, fill, judge_attention(buffer, problem(), precision, *exact, got));
+    record(Gate::kAttention, fill, judge_attention(buffer, problem(), precision(), *exact, got));
   }
 
-  std::vector<double> combined(PartialsView view, const Handoff& partials, const Case& data) const {
-    Buffers in = data.inputs.view();
-    in.partial_o = view.o.data();
-    in.partial_lse = view.lse.data();
-    in.n_splits = view.n_splits.data();
-    in.split_capacity = partials.split_capacity;
-    in.partial_type = partials.partial_type;
+  std::vector<double> combined(ChainRun& run, const Stand& stand) const {
+    const PartialsView& view = run.partials();
+    const Buffers made = run.buffers();
+    Buffers in = stand.data->inputs.view();
+    in.partial_o = const_cast<uint8_t*>(view.o.data());
+    in.partial_lse = const_cast<float*>(view.lse.data());
+    in.n_splits = const_cast<int32_t*>(view.n_splits.data());
+    in.split_capacity = made.split_capacity;
+    in.partial_type = made.partial_type;
     return reference::combine(problem(), in);
   }
 
   /// O alone would not see a wrong scale of all log-sum-exps of a request with one split.
-  void judge_split_lse(const ChainRun& run, const AttentionTruth& exact, Fill fill) {
-    const PartialsView view = run.partials();
+  void judge_split_lse(ChainRun& run, const AttentionTruth& exact, Fill fill) {
+    const PartialsView& view = run.partials();
     const int64_t heads = problem().tokens() * problem().num_q_heads;
     std::vector<double> total;
     for (const reference::Pair& pair : exact.pairs) {
@@ -286,60 +297,26 @@ class Validation {
     record(Gate::kAttention, fill, judge_lse("partial_lse", problem(), exact, total));
   }
 
-  void judge_combine_alone(const ChainRun& run, const Case& data, const Feed& feed, Fill fill) {
-    const std::vector<double> expected =
-        combined({feed.partial_o, feed.partial_lse, feed.n_splits}, feed.partials, data);
-    record(Gate::kAttention, fill,
-           judge_combine(sight_.o, problem().head_dim, expected, run.read<uint16_t>(sight_.o)));
+  /// The whole step from the reference's own bytes.
+  void judge_whole(ChainRun& run, Stand& stand, Fill fill) {
+    const auto exact = reference_truth(stand);
+    if (stand.end_to_end.empty()) stand.end_to_end = gated(*exact, stand);
+    const auto out = run.read<uint16_t>("out");
+    const auto got = of_pairs(*exact, [&](size_t i) { return bf16_to_f32(out[i]); });
+    record(Gate::kEndToEnd, fill, judge_end_to_end("out", stand.end_to_end, got));
   }
 
-  /// The whole step from the reference's own bytes; the run's caches serve as the store's target.
-  void judge_whole(ChainRun& run, const Case& data, Fill fill) {
-    reference::store(problem(), data.prepared, after(run, data));
-    const auto exact = truth(run, data, data.prepared.q8);
+  /// The gate of the reference's O, by pair.
+  std::vector<double> gated(const AttentionTruth& truth, const Stand& stand) const {
     const Problem& p = problem();
     std::vector<uint16_t> o(static_cast<size_t>(p.tokens() * p.num_q_heads * p.head_dim));
     size_t next = 0;
-    of_pairs(*exact, [&](size_t i) {
-      o[i] = f32_to_bf16(static_cast<float>(exact->exact.o[next++]));
+    of_pairs(truth, [&](size_t i) {
+      o[i] = f32_to_bf16(static_cast<float>(truth.exact.o[next++]));
       return 0.0;
     });
-    const std::vector<double> gated = reference::gate(p, data.inputs.view(), o.data());
-    const auto out = run.read<uint16_t>("out");
-    const auto expected = of_pairs(*exact, [&](size_t i) { return gated[i]; });
-    const auto got = of_pairs(*exact, [&](size_t i) { return bf16_to_f32(out[i]); });
-    record(Gate::kEndToEnd, fill, judge_end_to_end("out", expected, got));
-  }
-
-  /// What the chain hands on, by buffer; what nobody may read is zero.
-  struct Product {
-    std::string buffer;
-    Element element;
-    std::vector<uint8_t> bytes;
-  };
-  std::vector<Product> products(ChainRun& run, const Handoff& partials) const {
-    std::vector<Product> made;
-    const auto add = [&](const char* name, Element element) {
-      made.push_back({name, element, run.read<uint8_t>(name)});
-    };
-    if (sight_.q8 == "q8") add("q8", Element::kE4m3);
-    if (!sight_.q8.empty()) {
-      made.push_back({"k_cache", Element::kE4m3, run.step_rows(run.k_cache())});
-      made.push_back({"v_cache", Element::kE4m3, run.step_rows(run.v_cache())});
-    }
-    if (sight_.partials) {
-      const PartialsView view = run.partials();
-      const bool wide = partials.partial_type == PartialType::kF32;
-      const auto bytes = [](std::span<const uint8_t> all) {
-        return std::vector<uint8_t>(all.begin(), all.end());
-      };
-      made.push_back({"n_splits", Element::kI32, bytes(raw(view.n_splits))});
-      made.push_back({"partial_lse", Element::kF32, bytes(raw(view.lse))});
-      made.push_back({"partial_o", wide ? Element::kF32 : Element::kBf16, view.o});
-    }
-    if (sight_.o == "o") add("o", Element::kBf16);
-    if (sight_.out) add("out", Element::kBf16);
-    return made;
+    const std::vector<double> all = reference::gate(p, stand.data->inputs.view(), o.data());
+    return of_pairs(truth, [&](size_t i) { return all[i]; });
   }
 
   bool all_declare(bool Declared::*property) const {
@@ -349,40 +326,33 @@ class Validation {
   }
 
   /// Equal data again, without taps and with poison behind the page table's unused entries.
-  void judge_again(ChainRun& run, const Case& data, Fill fill, const std::vector<Product>& first,
-                   const Handoff& partials) {
-    launch(run, fill, data.redirected, false);
-    if (!all_declare(&Declared::deterministic)) return;
-    compare(first, products(run, partials), fill,
-            "differs from the run before, which had taps and -1 in unused page table entries");
-  }
-
-  void compare(const std::vector<Product>& expected, const std::vector<Product>& got, Fill fill,
-               const char* what) {
-    for (size_t i = 0; i < expected.size(); ++i) {
-      record(Gate::kPoison, fill,
-             {{},
-              judge_equal(expected[i].buffer, expected[i].element, expected[i].bytes, got[i].bytes,
-                          what)});
-    }
+  void judge_again(ChainRun& run, Fill fill, const Products* first) {
+    launch(run, fill, true, false);
+    if (!first) return;
+    record(Gate::kPoison, fill,
+           {{},
+            run.differs(*first,
+                        "differs from the run before, which had taps and -1 in unused "
+                        "page table entries")});
   }
 
   /// Batch-invariant: the last request alone gives the same bits. Split-KV partials may be cut
   /// differently as long as what they combine to is the same; chains that end there are not judged.
-  void judge_alone(ChainRun& run, const Case& data, const Feed& feed, Fill fill) {
+  void judge_alone(ChainRun& run, const std::shared_ptr<Stand>& stand, const FeedOnTarget& feed,
+                   CaseKind kind, const Handoff& partials, Fill fill) {
     if (problem().batch == 1 || span_.last < Stage::kCombine) return;
     if (!all_declare(&Declared::batch_invariant)) return;
-    const int64_t request = problem().batch - 1;
-    const Case alone = reference([&] { return slice(data, request); });
-    if (!unsupported(alone.inputs.shape.problem).empty()) return;
-    Feed part = slice(feed, problem(), request);
-    part.partials = span_.first == Stage::kCombine
-                        ? feed.partials
-                        : partials_of(chain_, alone.inputs.shape.problem).front();
-    ChainRun single(backend_, chain_, alone, part);
-    single.run(alone.inputs.page_table, false, options_.announce);
+    AloneStand& alone = reference([&]() -> AloneStand& { return bench_.last_alone(stand); });
+    const Problem& one = alone.stand->problem();
+    if (!unsupported(one).empty()) return;
+    const auto part = reference([&] { return bench_.last_alone(feed, problem()); });
+    const bool fed = span_.first == Stage::kCombine;
+    ChainRun single(bench_, *alone.arena, chain_, *alone.stand, kind, *part,
+                    fed ? partials : partials_of(chain_, one).front());
     const char* last = sight_.out ? "out" : "o";
-    const auto all = run.read<uint8_t>(last), got = single.read<uint8_t>(last);
+    const auto all = run.read<uint8_t>(last);
+    single.run(false, false, options_.announce);
+    const auto got = single.read<uint8_t>(last);
     const std::span<const uint8_t> expected = std::span(all).last(got.size());
     record(Gate::kPoison, fill,
            {{},
@@ -390,9 +360,8 @@ class Validation {
                         "the last request alone differs from the same in the batch")});
   }
 
-  Backend& backend_;
+  ValidationBench& bench_;
   const Chain& chain_;
-  const Shape shape_;
   const ValidateOptions& options_;
   const Span span_;
   const Sight sight_;
@@ -401,13 +370,19 @@ class Validation {
 
 }  // namespace
 
-ValidationReport validate(Backend& backend, const Chain& chain, const Shape& shape,
+ValidationReport validate(ValidationBench& bench, const Chain& chain,
                           const ValidateOptions& options) {
   const auto failed = [](Outcome outcome, std::string reason) {
     return ValidationReport{.outcome = outcome, .reason = std::move(reason), .gates = {}};
   };
+  struct Extras {
+    ValidationBench& bench;
+    ~Extras() { bench.release_extras(); }
+  } extras{bench};
   try {
-    return Validation(backend, chain, shape, options).report();
+    return Validation(bench, chain, options).report();
+  } catch (const DeviceFault&) {
+    throw;
   } catch (const TrialError& error) {
     return failed(error.outcome, error.what());
   } catch (const std::bad_alloc&) {
@@ -419,6 +394,12 @@ ValidationReport validate(Backend& backend, const Chain& chain, const Shape& sha
     return failed(Outcome::kLaunchFailed,
                   fmt::format("setting up {}: something that is no std::exception", key(chain)));
   }
+}
+
+ValidationReport validate(Backend& backend, const Chain& chain, const Shape& shape,
+                          const ValidateOptions& options) {
+  ValidationBench bench(backend, shape, options.seed);
+  return validate(bench, chain, options);
 }
 
 }  // namespace muse::tuner

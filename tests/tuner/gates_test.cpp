@@ -72,7 +72,8 @@ TEST(JudgeWritten, TellsPoisonFromNanAndBothFromNumbers) {
   EXPECT_EQ(judge_written("out", Element::kBf16, raw(values))->what, "NaN");
   EXPECT_EQ(judge_written("out", Element::kBf16, raw(values))->index, 999);
   values[7] = 0xFFFF;
-  EXPECT_EQ(judge_written("out", Element::kBf16, raw(values))->what, "never written, or a NaN that was read");
+  EXPECT_EQ(judge_written("out", Element::kBf16, raw(values))->what,
+            "never written, or a NaN that was read");
   EXPECT_EQ(judge_written("out", Element::kBf16, raw(values))->index, 7);
 }
 
@@ -248,9 +249,13 @@ TEST(JudgeAttention, TheEmulationAtFa3PrecisionPassesAsACandidate) {
   shape = validation_shape(shape);
   for (const Fill fill : {Fill::kNormal, Fill::kFlat, Fill::kMeanOne}) {
     const auto data = make_case(shape, 1, fill, CaseKind::kStored);
-    const auto truth = attention_truth(*data, data->inputs.view(), data->prepared.q8, 4'000'000);
+    const auto caches = make_caches(shape, 1, fill);
+    Buffers in = data->inputs.view();
+    in.k_cache = caches->k.get();
+    in.v_cache = caches->v.get();
+    const AttentionTruth truth = sampled_truth(*data, in, data->prepared.q8.data(), 4'000'000);
     const Judgement verdict =
-        judge_attention("o", shape.problem, Precision::kE4m3, *truth, truth->fa3.o);
+        judge_attention("o", shape.problem, Precision::kE4m3, truth, truth.fa3.o);
     EXPECT_FALSE(verdict.failure) << name(fill) << ": " << verdict.failure->text(Gate::kAttention)
                                   << ", worst gain " << verdict.metrics.at("worst_gain");
   }

@@ -307,13 +307,15 @@ TEST(Validate, AnInPlaceCacheIsRestoredBetweenRuns) {
   // Every run of the same candidate starts from the same bytes: a second validation sees nothing of
   // the first, and the case it was fed with is untouched.
   const Shape shape = validation_shape(fakes::fault_shape());
-  const auto before = make_case(shape, 1, Fill::kNormal, CaseKind::kServed);
-  const std::vector<uint8_t> k = before->inputs.k_cache, v = before->inputs.v_cache;
+  const auto image = make_caches(shape, 1, Fill::kNormal);
+  const auto bytes = [&](const std::unique_ptr<uint8_t[]>& cache) {
+    return std::vector<uint8_t>(cache.get(), cache.get() + image->bytes);
+  };
+  const std::vector<uint8_t> k = bytes(image->k), v = bytes(image->v);
   for (int i = 0; i < 3; ++i)
     expect_ok(planted_pipeline(Stage::kGate, Fault::kNone), fakes::fault_shape());
-  const auto after = make_case(shape, 1, Fill::kNormal, CaseKind::kServed);
-  EXPECT_EQ(after->inputs.k_cache, k);
-  EXPECT_EQ(after->inputs.v_cache, v);
+  EXPECT_EQ(bytes(image->k), k);
+  EXPECT_EQ(bytes(image->v), v);
 }
 
 TEST(Validate, AnnouncesEachLaunchAndMarksReferenceWork) {
@@ -341,9 +343,12 @@ TEST(Cases, EveryRowThatNoQueryAttendsIsPoison) {
   for (const CaseKind kind : {CaseKind::kServed, CaseKind::kStored, CaseKind::kIndependent}) {
     const Shape shape = validation_shape(fakes::fault_shape(16));
     const auto data = make_case(shape, 1, Fill::kNormal, kind);
+    const auto image = make_caches(shape, 1, Fill::kNormal);
     const Inputs& in = data->inputs;
     const Problem& p = shape.problem;
     const int64_t width = p.num_kv_heads * p.head_dim;
+    const std::vector<int64_t> poisoned = poisoned_rows(*data, kind);
+    EXPECT_EQ(poisoned, kind == CaseKind::kStored ? std::vector<int64_t>() : in.cache_loc);
     std::set<int64_t> attended, step(in.cache_loc.begin(), in.cache_loc.end());
     for (int64_t b = 0; b < p.batch; ++b) {
       for (int64_t j = first_attended(in, b, 0); j < in.cache_seqlens[static_cast<size_t>(b)];
@@ -353,15 +358,13 @@ TEST(Cases, EveryRowThatNoQueryAttendsIsPoison) {
     }
     EXPECT_EQ(step.size(), static_cast<size_t>(p.tokens()));
     for (int64_t row = 0; row < in.cache_pages * p.page_size; ++row) {
-      const uint8_t byte = in.k_cache[static_cast<size_t>(row * width)];
-      if (!attended.count(row) && !step.count(row)) {
-        EXPECT_EQ(byte, kForeignRowByte);
-      }
-      if (step.count(row) && kind != CaseKind::kStored) {
-        EXPECT_EQ(byte, kPoisonByte);
-      }
-      if (attended.count(row) && !step.count(row)) {
-        EXPECT_NE(byte & 0x7F, 0x7F);
+      for (const auto* cache : {&image->k, &image->v}) {
+        const uint8_t byte = (*cache)[static_cast<size_t>(row * width)];
+        if (!attended.count(row)) {
+          EXPECT_EQ(byte, kForeignRowByte);
+        } else {
+          EXPECT_NE(byte & 0x7F, 0x7F);
+        }
       }
     }
     EXPECT_EQ(std::count(data->redirected.begin(), data->redirected.end(), -1), 0);
