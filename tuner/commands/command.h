@@ -13,6 +13,7 @@
 
 #include "db/store.h"
 #include "tuner/console.h"
+#include "tuner/kernels.h"
 #include "tuner/outcome.h"
 #include "tuner/plan.h"
 #include "tuner/protocol.h"
@@ -75,8 +76,15 @@ struct TimerChoice {
 /// the target does not have it.
 TimerChoice resolve_timer(const Spec& spec, const std::string& option, const std::string& target);
 
-/// What a worker on the target needs to be told; finds the compiler where kernels are compiled.
-WorkerOptions worker_options(const TargetAtHand& target, const std::string& cache);
+/// What compiles for the target; nothing on the host.
+Toolchain toolchain_for(const TargetAtHand& target, const std::string& cache);
+
+/// What a worker on the target needs to be told.
+WorkerOptions worker_options(const TargetAtHand& target, const Toolchain& toolchain);
+
+/// Throws CommandError(kEnvironment) where a candidate of the base has no machine code: nothing can
+/// be measured without it.
+void require_base(const Plan& plan, const NotCompiledMap& not_compiled);
 
 /// A worker that has said hello.
 struct StartedWorker {

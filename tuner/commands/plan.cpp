@@ -88,8 +88,9 @@ Command plan_command() {
             return [options, database] {
               const Spec spec = load_config(options->config);
               const TargetAtHand target = resolve_target(options->target);
-              const Hello hello = local_hello(worker_options(target, options->cache),
-                                              resolve_timer(spec, "", target.name));
+              const Hello hello =
+                  local_hello(worker_options(target, toolchain_for(target, options->cache)),
+                              resolve_timer(spec, "", target.name));
               std::optional<db::Store> store;
               // Nothing swept yet is no fault; a file that was named must be there.
               if (database->count() > 0 || std::filesystem::exists(options->database)) {

@@ -128,7 +128,8 @@ ExitCode run(const Options& options) {
   if (!plan) throw CommandError(ExitCode::kUsage, printable(options.config) + ": " + plan.error());
 
   db::Store store = db::Store::open(options.database, db::Open::kCreate);
-  WorkerOptions worker = worker_options(target, options.cache);
+  const Toolchain toolchain = toolchain_for(target, options.cache);
+  WorkerOptions worker = worker_options(target, toolchain);
   worker.deadline = sweep_options.deadline_floor;
   worker.stop = &stop_signal;
   worker.on_wait = say_waiting(options.quiet);
@@ -151,6 +152,13 @@ ExitCode run(const Options& options) {
                   records.run(), options.database, hello.device_class.model, plan->shapes.size(),
                   key(plan->base)));
   ProgressLine progress(!options.quiet);
+  if (!target.host()) {
+    sweep_options.not_compiled = prepare_kernels(*plan, toolchain, records,
+                                                 {.architecture = target.device_class.isa,
+                                                  .stop = &stop_signal,
+                                                  .progress = compile_progress(progress)});
+    require_base(*plan, sweep_options.not_compiled);
+  }
   const SweepResult result =
       sweep(*plan, spec, records, *started->supervisor, hello, sweep_options, progress);
   progress.clear();

@@ -106,10 +106,30 @@ TimerChoice resolve_timer(const Spec& spec, const std::string& option, const std
   return {timer.value_or(host ? Timer::kHost : Timer::kCupti), automatic && !host};
 }
 
-WorkerOptions worker_options(const TargetAtHand& target, const std::string& cache) {
-  if (target.host()) return {.target = target.name};
+Toolchain toolchain_for(const TargetAtHand& target, const std::string& cache) {
+  if (target.host()) return {};
   const Toolchain toolchain = find_toolchain(cache);
+  if (!toolchain.missing.empty()) {
+    say(fmt::format("kernels come from {} alone, where {} made them: {}", toolchain.cache.string(),
+                    toolchain.toolkit, toolchain.missing));
+  }
+  return toolchain;
+}
+
+WorkerOptions worker_options(const TargetAtHand& target, const Toolchain& toolchain) {
   return {.target = target.name, .cache = toolchain.cache, .toolkit = toolchain.toolkit};
+}
+
+void require_base(const Plan& plan, const NotCompiledMap& not_compiled) {
+  for (const Candidate& candidate : plan.base) {
+    const auto failed = not_compiled.find(key(candidate));
+    if (failed == not_compiled.end()) continue;
+    throw CommandError(
+        ExitCode::kEnvironment,
+        fmt::format("{} of the base has no kernels ({}), and without a base nothing "
+                    "can be measured:\n{}",
+                    key(candidate), name(failed->second.outcome), failed->second.reason));
+  }
 }
 
 std::optional<StartedWorker> start_worker(WorkerOptions options, const TimerChoice& timer) {

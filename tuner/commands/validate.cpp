@@ -36,11 +36,17 @@ nlohmann::json to_json(const Verdict& verdict) {
           {"gates", gates}};
 }
 
-Verdict judge(Supervisor& supervisor, const PlanItem& item, const Shape& shape, uint64_t seed) {
+Verdict judge(Supervisor& supervisor, const PlanItem& item, const Shape& shape, uint64_t seed,
+              const NotCompiledMap& not_compiled) {
   Verdict verdict{.candidate = key(item.candidate), .problem = key(shape)};
   if (item.action == Action::kSkip) {
     verdict.outcome = Outcome::kUnsupported;
     verdict.reason = item.reason;
+    return verdict;
+  }
+  if (const auto failed = not_compiled.find(verdict.candidate); failed != not_compiled.end()) {
+    verdict.outcome = failed->second.outcome;
+    verdict.reason = failed->second.reason;
     return verdict;
   }
   auto report =
@@ -63,12 +69,19 @@ ExitCode run(const Options& options) {
   const auto plan =
       make_plan(spec, Registry::global(), target.device_class, options.filter(), nothing_known);
   if (!plan) throw CommandError(ExitCode::kUsage, printable(options.config) + ": " + plan.error());
-  WorkerOptions worker = worker_options(target, options.cache);
+  const Toolchain toolchain = toolchain_for(target, options.cache);
+  WorkerOptions worker = worker_options(target, toolchain);
   worker.deadline = std::chrono::duration_cast<std::chrono::milliseconds>(
       parse_duration("--deadline", options.deadline));
   worker.timer = profiler::name(target.host() ? profiler::Timer::kHost : profiler::Timer::kEvents);
   Supervisor supervisor(worker);
   ProgressLine progress(!options.quiet);
+  NotCompiledMap not_compiled;
+  if (!target.host()) {
+    not_compiled = prepare_kernels(
+        *plan, toolchain,
+        {.architecture = target.device_class.isa, .progress = compile_progress(progress)});
+  }
   std::vector<std::vector<std::string>> rows{{"outcome", "candidate", "problem", "reason"}};
   nlohmann::json verdicts = nlohmann::json::array();
   std::map<Outcome, int> counts;
@@ -76,7 +89,7 @@ ExitCode run(const Options& options) {
   for (const PlanItem& item : plan->items) {
     if (item.regime != spec.measure.regimes.front()) continue;  // right does not depend on it
     const Verdict verdict = judge(supervisor, item, plan->shapes[item.shape].shape,
-                                  parse_seed(options.seed, spec.measure.seed));
+                                  parse_seed(options.seed, spec.measure.seed), not_compiled);
     progress.update(verdict.candidate, ++done / static_cast<double>(plan->items.size()));
     ++counts[verdict.outcome];
     verdicts.push_back(to_json(verdict));
