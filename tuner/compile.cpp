@@ -19,8 +19,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kTick{20};  ///< how often the flag to stop and deadlines are looked at
-constexpr milliseconds kLoadLimit{30000};       ///< to load NVRTC and say its version
-constexpr milliseconds kStartAllowance{10000};  ///< on top of a fresh process's first deadline
+constexpr milliseconds kLoadLimit{30000};  ///< to load NVRTC and say its version
 
 /// Waits until one of them has something to say, at most a tick.
 void wait_for(const std::vector<const CompilerProcess*>& processes) {
@@ -74,12 +73,10 @@ class Pool {
 
 /// Hands the lane the next candidate, to a fresh process where it has none.
 void Pool::feed(Lane& lane) {
-  milliseconds deadline = options_.deadline;
   if (!lane.process) {
     auto process = CompilerProcess::start(options_.executable);
     if (!process) throw IoError("cannot start a compiler process: " + process.error());
     lane.process = *std::move(process);
-    deadline += kStartAllowance;
   }
   lane.candidate = waiting_.front();
   waiting_.pop_front();
@@ -89,7 +86,7 @@ void Pool::feed(Lane& lane) {
                      .toolkit = toolkit_,
                      .architecture = options_.architecture,
                      .cache = cache_.folder().string()},
-                    deadline);
+                    options_.deadline);
 }
 
 CompileResult Pool::result_of(

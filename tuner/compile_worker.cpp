@@ -24,12 +24,17 @@ namespace {
 
 using Kind = CompileReply::Kind;
 
+/// Of a log; templates can make them long without end.
+constexpr size_t kLogBytes = size_t{1} << 16;
+
 enum ExitStatus { kQuit = 0, kOrphan = 2, kGarbage = 4 };
+
+std::string kept(const std::string& log) { return plain_text(log.substr(0, kLogBytes)); }
 
 Compiled describe(const Candidate& candidate, NvrtcResult result) {
   Compiled compiled{.cubin_hash = hash_hex(result.cubin),
                     .source_hash = source_hash(candidate),
-                    .log = plain_text(result.log)};
+                    .log = kept(result.log)};
   const auto facts = parse_ptxas_log(result.log);
   const std::vector<std::string>& entries = candidate.variant->entries;
   for (size_t i = 0; i < entries.size(); ++i) {
@@ -59,7 +64,7 @@ CompileReply compile(const Nvrtc& nvrtc, const CompileRequest& request) {
   const auto start = std::chrono::steady_clock::now();
   NvrtcResult result = nvrtc.compile(program);
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
-  if (!result.ok) return {Kind::kFailed, plain_text(result.log)};
+  if (!result.ok) return {Kind::kFailed, kept(result.log)};
   Compiled compiled = describe(candidate, std::move(result));
   compiled.compile_ms = took.count();
   try {
