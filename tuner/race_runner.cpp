@@ -130,6 +130,7 @@ std::optional<StoredRace> RaceRunner::race(const RaceGroup& group, std::vector<E
   });
   Race race = unfinished ? unfinished->race : Race(static_cast<int>(entrants.size()), base, rules);
   int losses = 0;
+  std::map<int, std::string> rejected;  // why the last sample of an entrant was
   while (const std::optional<RoundOrder> order = race.next()) {
     if (!keep_on_()) return std::nullopt;
     const auto reply =
@@ -152,6 +153,7 @@ std::optional<StoredRace> RaceRunner::race(const RaceGroup& group, std::vector<E
     for (size_t i = 0; i < order->entrants.size(); ++i) {
       const RoundReply::One& one = reply->samples.at(i);
       if (!one.outcome.empty()) failed.emplace(order->entrants[i], one);
+      if (!one.rejected.empty()) rejected[order->entrants[i]] = one.rejected;
       const bool good = one.outcome.empty() && one.rejected.empty();
       samples.ns.push_back(good ? one.span_ns : std::numeric_limits<double>::quiet_NaN());
     }
@@ -171,7 +173,11 @@ std::optional<StoredRace> RaceRunner::race(const RaceGroup& group, std::vector<E
     for (size_t i = 0; i < entrants.size(); ++i) {
       if (is_final(entrants[i].outcome())) continue;
       if (standings[i].excluded) {
-        records_.set(entrants[i].trial, Outcome::kUnmeasurable, standings[i].why);
+        const auto why = rejected.find(static_cast<int>(i));
+        records_.set(entrants[i].trial, Outcome::kUnmeasurable,
+                     why == rejected.end()
+                         ? standings[i].why
+                         : fmt::format("{}; the last: {}", standings[i].why, why->second));
       } else {
         records_.set(entrants[i].trial, race.degraded() ? Outcome::kDegraded : Outcome::kOk, "");
       }

@@ -122,7 +122,8 @@ std::vector<int> deciding_entrants(const StoredRace& stored, const std::vector<d
 }
 
 // Single candidates of a race, finalists first, then by median.
-std::vector<Candidate> ranking(const StoredRace& stored, const std::vector<Entrant>& entrants) {
+std::vector<Settled::Ranked> ranking(const StoredRace& stored,
+                                     const std::vector<Entrant>& entrants) {
   const std::vector<Standing> standings = stored.race.standings();
   std::vector<int> order;
   for (size_t i = 0; i < standings.size(); ++i) {
@@ -132,10 +133,12 @@ std::vector<Candidate> ranking(const StoredRace& stored, const std::vector<Entra
     return std::pair(!standings[a].finalist, standings[a].median_ns) <
            std::pair(!standings[b].finalist, standings[b].median_ns);
   });
-  std::vector<Candidate> best;
+  std::vector<Settled::Ranked> best;
   for (const int i : order) {
     const Entrant* entrant = find(entrants, stored.trials[i]);
-    if (entrant != nullptr && entrant->chain.size() == 1) best.push_back(entrant->chain[0]);
+    if (entrant != nullptr && entrant->chain.size() == 1) {
+      best.push_back({entrant->chain[0], standings[i].median_ns});
+    }
   }
   return best;
 }

@@ -25,7 +25,11 @@ struct Winner {
 /// What came of a group.
 struct Settled {
   Winner winner;
-  std::vector<Candidate> best;  ///< those of one candidate, best first
+  struct Ranked {
+    Candidate candidate;
+    double median_ns;
+  };
+  std::vector<Ranked> best;  ///< those of one candidate, best first
 };
 
 /// What the trials of a run came to.

@@ -6,12 +6,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "profiler/nvtx.h"
 
 namespace muse::tuner {
 namespace {
+
+/// Pipelines that are measured for each of pipelines.top_k, ways of launching them apart.
+constexpr size_t kPipelinesPerRank = 4;
 
 // The part of a chain that covers exactly the span; empty where its candidates do not end there.
 Chain part_of(const Chain& chain, Span span) {
@@ -22,6 +26,53 @@ Chain part_of(const Chain& chain, Span span) {
   }
   return !part.empty() && muse::span(part) == span ? part : Chain{};
 }
+
+/// The best of the spans of one shape.
+class Best {
+ public:
+  /// `fed`: the hand-off it was raced behind; kPartials for a combine.
+  void add(const Candidate& candidate, const Handoff& fed, double median_ns) {
+    if (std::find(candidates_.begin(), candidates_.end(), candidate) == candidates_.end()) {
+      candidates_.push_back(candidate);
+    }
+    medians_ns_[{key(candidate), fed}] = median_ns;
+  }
+  const std::vector<Candidate>& candidates() const { return candidates_; }
+
+  /// Of the pipelines that can be made, the `count` whose medians have the least sum: what stages
+  /// do to each other is for the race of the pipelines.
+  std::vector<Chain> pipelines(const Problem& problem, size_t count) const {
+    std::vector<std::pair<double, Chain>> ranked;
+    for (Chain& chain : compose(problem, candidates_)) {
+      const double sum_ns = expected_ns(problem, chain);
+      ranked.emplace_back(sum_ns, std::move(chain));
+    }
+    std::stable_sort(ranked.begin(), ranked.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::vector<Chain> chains;
+    for (size_t i = 0; i < std::min(count, ranked.size()); ++i) {
+      chains.push_back(std::move(ranked[i].second));
+    }
+    return chains;
+  }
+
+ private:
+  /// Infinite where a candidate was not among the best behind what its predecessor leaves.
+  double expected_ns(const Problem& problem, const Chain& chain) const {
+    double sum = 0;
+    Handoff fed;
+    for (const Candidate& candidate : chain) {
+      const auto known = medians_ns_.find({key(candidate), fed});
+      sum += known == medians_ns_.end() ? std::numeric_limits<double>::infinity() : known->second;
+      const Handoff left = candidate.variant->produces(problem, candidate.configuration);
+      fed = left.kind == HandoffKind::kPartials ? left : Handoff{};
+    }
+    return sum;
+  }
+
+  std::vector<Candidate> candidates_;
+  std::map<std::pair<std::string, Handoff>, double> medians_ns_;
+};
 
 Stage before(Stage stage) { return static_cast<Stage>(static_cast<int>(stage) - 1); }
 
@@ -50,8 +101,7 @@ class Sweeper {
   std::optional<Chain> feeder(const Problem& problem, Span span, const Chain& producer,
                               const std::vector<Candidate>& candidates) const;
   void sweep_shape(size_t shape, profiler::Regime regime);
-  bool sweep_span(const RaceGroup& group, const std::vector<Candidate>& candidates,
-                  std::vector<Candidate>& best);
+  bool sweep_span(const RaceGroup& group, const std::vector<Candidate>& candidates, Best& best);
 
   const Plan& plan_;
   const Spec& spec_;
@@ -146,11 +196,11 @@ std::optional<Chain> Sweeper::feeder(const Problem& problem, Span span, const Ch
 // Adds the best of the span to `best`. A combine is raced per distinct hand-off of those already in
 // it that leave Partials. False where the work was stopped.
 bool Sweeper::sweep_span(const RaceGroup& group, const std::vector<Candidate>& candidates,
-                         std::vector<Candidate>& best) {
+                         Best& best) {
   const Problem& problem = group.shape.problem;
   std::map<Handoff, Chain> producers;
   if (group.span.first == Stage::kCombine) {
-    for (const Candidate& c : best) {
+    for (const Candidate& c : best.candidates()) {
       if (c.span().last != Stage::kAttention) continue;
       producers.try_emplace(c.variant->produces(problem, c.configuration), Chain{c});
     }
@@ -179,9 +229,7 @@ bool Sweeper::sweep_span(const RaceGroup& group, const std::vector<Candidate>& c
     result_.winners.push_back(settled->winner);
     const size_t count = std::min<size_t>(settled->best.size(), spec_.pipelines.top_k);
     for (size_t i = 0; i < count; ++i) {
-      if (std::find(best.begin(), best.end(), settled->best[i]) == best.end()) {
-        best.push_back(settled->best[i]);
-      }
+      best.add(settled->best[i].candidate, handoff, settled->best[i].median_ns);
     }
   }
   return true;
@@ -196,7 +244,7 @@ void Sweeper::sweep_shape(size_t shape, profiler::Regime regime) {
   const double share =
       1.0 / static_cast<double>(spans.size() * plan_.shapes.size() * spec_.measure.regimes.size());
   RaceGroup group{.shape = plan_.shapes[shape].shape, .regime = regime};
-  std::vector<Candidate> best;
+  Best best;
   for (const Span span : spans) {
     if (span == kWholeStep) continue;  // races among the pipelines
     group.span = span;
@@ -204,7 +252,8 @@ void Sweeper::sweep_shape(size_t shape, profiler::Regime regime) {
     done_ += share;
   }
   group.span = kWholeStep;
-  std::vector<Chain> pipelines = compose(group.shape.problem, best);
+  std::vector<Chain> pipelines =
+      best.pipelines(group.shape.problem, kPipelinesPerRank * spec_.pipelines.top_k);
   for (const Candidate& c : candidates) {
     if (c.span() == kWholeStep) pipelines.push_back({c});
   }
