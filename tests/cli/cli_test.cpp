@@ -163,7 +163,48 @@ TEST_F(Cli, RefusesFiltersThatKeepNothing) {
 
 TEST_F(Cli, ACudaTargetOnAMachineWithoutOneIsExit3) {
   write_file(folder_ / "tiny.yaml", kTiny);
-  expect_refused({"sweep", "tiny.yaml", "--target", "cuda:0"}, 3, "--target host");
+  const auto answers = [&] {
+    const CommandResult init = tune({"init", "any.yaml", "--target", "cuda:0", "--force"});
+    return init.exit_code == 0;
+  };
+  if (answers()) GTEST_SKIP() << "there is one";
+  for (const std::string command : {"plan", "sweep", "validate"}) {
+    expect_refused({command, "tiny.yaml", "--target", "cuda:0"}, 3, "--target host");
+  }
+  expect_refused({"init", "new.yaml", "--target", "cuda:0"}, 3, "--target host");
+  for (const std::string wrong : {"cuda", "cuda:", "cuda:x", "cuda:-1", "cuda:99999"}) {
+    expect_refused({"plan", "tiny.yaml", "--target", wrong}, 2, "auto, host or cuda:N");
+  }
+}
+
+TEST_F(Cli, VersionListsTheTargetsOfThisBuild) {
+  const json version = json::parse(tune({"version", "--json"}).out);
+  EXPECT_EQ(version["targets"][0], "host");
+  if (version["targets"].size() > 1) {
+    EXPECT_EQ(version["targets"], (json{"host", "cuda"}));
+  }
+  // Kernels are registered whatever the build: listing them needs no toolkit.
+  std::set<std::string> targets;
+  const json list = json::parse(tune({"list", "--json"}).out);
+  for (const json& variant : list["variants"]) targets.insert(variant["target"]);
+  EXPECT_EQ(targets, (std::set<std::string>{"cuda", "host"}));
+}
+
+TEST_F(Cli, AutoWithoutADeviceIsTheHostAndSaysWhy) {
+  write_file(folder_ / "tiny.yaml", kTiny);
+  // An empty list hides every card from the runtime; where there is no driver it changes nothing.
+  const CommandResult plan = fakes::run_command(
+      {MUSE_TUNE, "plan", "tiny.yaml", "--target", "auto"},
+      {.folder = folder_.path(), .environment = {"CUDA_VISIBLE_DEVICES="}, .limit_s = 60});
+  const bool cuda = json::parse(tune({"version", "--json"}).out)["targets"].size() > 1;
+  if (plan.exit_code ==
+      3) {  // a card that this build or its driver cannot use is passed over never
+    EXPECT_NE(plan.err.find("--target host"), std::string::npos) << plan.err;
+    return;
+  }
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  EXPECT_EQ(plan.err.find("for want of a GPU") != std::string::npos, cuda) << plan.err;
+  EXPECT_NE(plan.out.find("gate/scalar"), std::string::npos) << plan.out;
 }
 
 TEST_F(Cli, RefusesBadDatabasesAndLeavesThemAlone) {

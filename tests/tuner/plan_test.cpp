@@ -313,6 +313,36 @@ TEST_F(PlanTest, ComposeLeavesOutHandOffsThatAreNotTaken) {
   EXPECT_EQ(chains[0][1].configuration.at("splits"), 2);
 }
 
+TEST_F(PlanTest, PipelinesAreLaunchedOverlappingOnlyWhereALaunchBehindTheFirstAllowsIt) {
+  const auto one_launch = [](const Problem&, const Configuration&, const DeviceClass&) {
+    return Geometry{.launches = {{.entry = "run", .pdl = true}}};
+  };
+  Variant eager = fake::gate("gate/eager");
+  eager.geometry = one_launch;
+  registry.add(std::move(eager));
+  Variant first = fake::prepare("prepare/eager");
+  first.geometry = one_launch;
+  registry.add(std::move(first));
+  const auto keys = [&](const std::vector<Chain>& chains, const std::vector<bool>& pdl) {
+    std::vector<std::string> found;
+    for (const Chain& chain : with_launch_ways(chains, pdl, Problem{}, device)) {
+      found.push_back(key(chain));
+      EXPECT_EQ(registry.parse_chain(found.back()), chain);
+    }
+    return found;
+  };
+  const Chain overlaps{candidate("prepare/eager"), candidate("gate/eager")};
+  // Of its launches only the first would, and that has no predecessor.
+  const Chain plain{candidate("prepare/eager")};
+  using Keys = std::vector<std::string>;
+  EXPECT_EQ(keys({overlaps}, {true, false}),
+            (Keys{"prepare/eager + gate/eager", "prepare/eager + gate/eager + pdl"}));
+  EXPECT_EQ(keys({overlaps}, {true}), (Keys{"prepare/eager + gate/eager + pdl"}));
+  EXPECT_EQ(keys({overlaps}, {false}), (Keys{"prepare/eager + gate/eager"}));
+  EXPECT_EQ(keys({plain}, {true, false}), (Keys{"prepare/eager"}));
+  EXPECT_EQ(keys({plain}, {true}), (Keys{"prepare/eager"}));
+}
+
 TEST(Outcome, NamesGoBothWays) {
   for (int i = 0; i <= static_cast<int>(Outcome::kUnmeasurable); ++i) {
     const auto outcome = static_cast<Outcome>(i);
