@@ -189,9 +189,10 @@ void ChainRun::run(bool redirected, bool taps, const Announce& announce) {
   const Problem& problem = stand_.problem();
   restore(redirected);
   const Buffers buffers = arena_.buffers(partials_, taps);
+  std::vector<std::unique_ptr<Program>> programs;
   for (size_t c = 0; c < chain_.size(); ++c) {
     const Candidate& candidate = chain_[c];
-    std::unique_ptr<Program> program;
+    std::unique_ptr<Program>& program = programs.emplace_back();
     contained(candidate, "binding", [&] {
       const Workspace workspace =
           candidate.variant->geometry(problem, candidate.configuration, backend_.device_class())
@@ -201,12 +202,29 @@ void ChainRun::run(bool redirected, bool taps, const Announce& announce) {
       if (address && !workspace.zeroed_once) arena_.poison("workspace@" + owner);
       program = backend_.bind(candidate, problem, buffers, address);
     });
+    if (chain_.pdl) continue;  // to be launched with the others, as it will be timed
     for (int launch = 0; launch < program->launches(); ++launch) {
       announce(static_cast<int>(c), launch);
       contained(candidate, "launch", [&] { program->launch(launch); });
     }
     contained(candidate, "completion", [&] { backend_.synchronize(); });
   }
+  if (chain_.pdl) run_overlapping(programs, announce);
+}
+
+void ChainRun::run_overlapping(const std::vector<std::unique_ptr<Program>>& programs,
+                               const Announce& announce) {
+  std::vector<Program*> parts;
+  for (const auto& program : programs) parts.push_back(program.get());
+  const std::unique_ptr<Program> graph = backend_.capture(parts, true);
+  if (graph) parts = {graph.get()};
+  for (size_t i = 0; i < parts.size(); ++i) {
+    for (int launch = 0; launch < parts[i]->launches(); ++launch) {
+      announce(static_cast<int>(i), launch);
+      parts[i]->launch(launch);
+    }
+  }
+  backend_.synchronize();
 }
 
 GateFailure ChainRun::difference(const Arena::Area& area, int64_t offset, const void* expected,

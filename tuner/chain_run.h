@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -82,6 +83,9 @@ class ChainRun {
   const Arena::Area& area(std::string_view name) const;
   const std::vector<uint8_t>& bytes_of(std::string_view name);
   void restore(bool redirected);
+  /// All programs as one graph with programmatic edges, where the target has graphs.
+  void run_overlapping(const std::vector<std::unique_ptr<Program>>& programs,
+                       const Announce& announce);
   void restore_cache(const Arena::Area& area);
   const TargetCopy& input(std::string_view name) const;
   const TargetCopy& image(std::string_view name) const;

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <thread>
 
@@ -277,6 +278,28 @@ TEST_F(SupervisorTest, SaysWhyThereIsNoWorker) {
   WorkerOptions nowhere = options();
   nowhere.target = "toaster";
   EXPECT_NE(Supervisor(nowhere).hello().error().reason.find("toaster"), std::string::npos);
+}
+
+TEST_F(SupervisorTest, AFaultOfTheDeviceIsToldInItsOwnWords) {
+  const std::filesystem::path script = folder_ / "worker";
+  std::ofstream(script)
+      << "#!/bin/sh\necho 'fake_fault.cuh:48: assertion failed' >&2\n"
+         "echo 'muse-tune: error: CUDA error 710 (cudaErrorAssert): it says' >&2\n"
+         "exit 3\n";
+  std::filesystem::permissions(script, std::filesystem::perms::owner_all);
+  WorkerOptions faulty = options();
+  faulty.executable = script;
+  faulty.target = "cuda:0";
+  const auto hello = Supervisor(faulty).hello();
+  ASSERT_FALSE(hello);
+  EXPECT_EQ(hello.error().outcome, Outcome::kCrashed);
+  EXPECT_EQ(hello.error().reason,
+            "CUDA error 710 (cudaErrorAssert): it says; the worker ended with it and is replaced");
+  EXPECT_NE(hello.error().last_words.find("assertion failed"), std::string::npos);
+  // The host has no such faults: there the status is any program's.
+  faulty.target = "host";
+  EXPECT_NE(Supervisor(faulty).hello().error().reason.find("exited with status 3"),
+            std::string::npos);
 }
 
 TEST_F(SupervisorTest, KeepsItsDescriptorsOverManyWorkers) {
