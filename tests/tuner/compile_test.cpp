@@ -1,0 +1,481 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compilation in processes of its own and the cache of cubins, against a compiler that misbehaves.
+#include "tuner/compile.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <thread>
+
+#include "tests/fakes/command.h"
+#include "tuner/compile_protocol.h"
+#include "tuner/kernels.h"
+#include "tuner/ptxas_log.h"
+#include "variants/kernel_source.h"
+
+namespace muse::tuner {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::seconds;
+
+constexpr char kStub[] = "nvrtc 99.7";
+constexpr char kStubFolder[] = MUSE_BINARY_DIR "/stubs/nvrtc";
+
+/// Compiles with the stub; its candidates bear the name of an embedded stem.
+class CompileTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    setenv("MUSE_LIBRARY_PATH", kStubFolder, 1);
+    variant_.name = "gate/separate";
+    variant_.target.kind = TargetKind::kCuda;
+    variant_.entries = {"first", "second"};
+  }
+  void TearDown() override {
+    for (const char* name : {"MUSE_LIBRARY_PATH", "MUSE_STUB_NVRTC", "MUSE_STUB_NVRTC_ONLY"}) {
+      unsetenv(name);
+    }
+  }
+
+  static void misbehave(const char* how, const char* only = nullptr) {
+    setenv("MUSE_STUB_NVRTC", how, 1);
+    if (only != nullptr) setenv("MUSE_STUB_NVRTC_ONLY", only, 1);
+  }
+
+  Candidate candidate(int64_t threads) const { return {&variant_, {{"threads", threads}}}; }
+  std::string key_of(int64_t threads) const { return key(candidate(threads)); }
+  CompileOptions options() const {
+    return {.architecture = "sm_90a",
+            .cache = cache_.path(),
+            .jobs = 2,
+            .deadline = seconds(20),
+            .executable = MUSE_TUNE};
+  }
+  std::map<std::string, CompileResult> compile(const CompileOptions& options) const {
+    return compile_all({candidate(32), candidate(64), candidate(128), candidate(256)}, kStub,
+                       options);
+  }
+  /// All but the one of 64 threads are fine.
+  void expect_others_fine(const std::map<std::string, CompileResult>& results) const {
+    ASSERT_EQ(results.size(), 4u);
+    for (const int64_t threads : {32, 128, 256}) {
+      EXPECT_EQ(results.at(key_of(threads)).outcome, Outcome::kOk)
+          << results.at(key_of(threads)).reason;
+    }
+  }
+
+  Variant variant_;
+  fakes::TemporaryFolder cache_;
+};
+
+using CubinCacheTest = CompileTest;
+using CompileCommand = CompileTest;
+
+TEST_F(CompileTest, GivesTheMachineCodeAndWhatPtxasSaysOfEachKernel) {
+  const auto results = compile(options());
+  expect_others_fine(results);
+  const CompileResult& result = results.at(key_of(64));
+  ASSERT_TRUE(result.compiled);
+  EXPECT_FALSE(result.cached);
+  EXPECT_EQ(result.compiled->cubin, configuration_text(candidate(64)));
+  EXPECT_EQ(result.compiled->source_hash, source_hash(candidate(64)));
+  EXPECT_EQ(result.compiled->cubin_hash, hash_hex(result.compiled->cubin));
+  ASSERT_EQ(result.compiled->kernels.size(), 2u);
+  const std::string expression = kernel_expression(candidate(64), "second");
+  const CompiledKernel second{.entry = "second",
+                              .symbol = "_Z" + std::to_string(expression.size()) + expression,
+                              .registers = 40,
+                              .shared_bytes = 256,
+                              .spill_bytes = 20};
+  EXPECT_EQ(result.compiled->kernels[1], second);
+  EXPECT_GE(result.compiled->compile_ms, 0);
+}
+
+TEST_F(CompileTest, TakesFromTheCacheWhatIsThere) {
+  const auto first = compile(options());
+  misbehave("crash");
+  const auto second = compile(options());
+  expect_others_fine(second);
+  for (const auto& [text, result] : second) {
+    EXPECT_TRUE(result.cached);
+    EXPECT_EQ(result.compiled->kernels, first.at(text).compiled->kernels);
+    EXPECT_EQ(result.compiled->cubin, first.at(text).compiled->cubin);
+    EXPECT_EQ(result.compiled->log, first.at(text).compiled->log);
+  }
+}
+
+TEST_F(CompileTest, LosesOneCandidateToACompilerThatCrashes) {
+  misbehave("crash", "threads_64 ");
+  const auto results = compile(options());
+  expect_others_fine(results);
+  const CompileResult& crashed = results.at(key_of(64));
+  EXPECT_EQ(crashed.outcome, Outcome::kCrashed);
+  EXPECT_NE(crashed.reason.find("SIGABRT"), std::string::npos) << crashed.reason;
+  EXPECT_NE(crashed.reason.find("the stub gives up"), std::string::npos) << crashed.reason;
+}
+
+TEST_F(CompileTest, LosesOneCandidateToACompilerThatHangs) {
+  misbehave("hang", "threads_64 ");
+  CompileOptions hurried = options();
+  hurried.deadline = seconds(3);
+  const auto results = compile(hurried);
+  expect_others_fine(results);
+  EXPECT_EQ(results.at(key_of(64)).outcome, Outcome::kCompileTimeout);
+  EXPECT_EQ(results.at(key_of(64)).reason, "not compiled within 3 s");
+}
+
+TEST_F(CompileTest, KeepsTheLogOfWhatDoesNotCompile) {
+  misbehave("fail", "threads_64 ");
+  const auto results = compile(options());
+  expect_others_fine(results);
+  EXPECT_EQ(results.at(key_of(64)).outcome, Outcome::kCompileFailed);
+  EXPECT_EQ(results.at(key_of(64)).reason,
+            "candidate.cu(3): error: the stub does not like it\n1 error detected\n\n"
+            "nvrtc 99.7: STUB_ERROR");
+}
+
+TEST_F(CompileTest, CallsACompilerThatGivesNothingAFailure) {
+  misbehave("mute");
+  const auto results = compile(options());
+  ASSERT_EQ(results.size(), 4u);
+  for (const auto& [text, result] : results) {
+    EXPECT_EQ(result.outcome, Outcome::kCompileFailed);
+    EXPECT_NE(result.reason.find("no machine code"), std::string::npos) << result.reason;
+  }
+}
+
+TEST_F(CompileTest, ShortensLogsWithoutEnd) {
+  misbehave("flood");
+  const auto results = compile(options());
+  expect_others_fine(results);
+  EXPECT_EQ(results.at(key_of(64)).compiled->log.size(), size_t{1} << 16);
+}
+
+TEST_F(CompileTest, SaysWhereNvrtcWasSoughtAndWhatToDo) {
+  EXPECT_EQ(compiler_toolkit(MUSE_TUNE), kStub);
+  setenv("MUSE_LIBRARY_PATH", "/nowhere:/neither", 1);
+  const auto missing = compiler_toolkit(MUSE_TUNE);
+  ASSERT_FALSE(missing);
+  for (const char* part : {"/nowhere/libnvrtc.so.13", "/neither/libnvrtc.so", "CUDA Toolkit 13.0",
+                           "MUSE_LIBRARY_PATH"}) {
+    EXPECT_NE(missing.error().find(part), std::string::npos) << missing.error();
+  }
+  setenv("MUSE_LIBRARY_PATH", kStubFolder, 1);
+  misbehave("old");
+  const auto old = compiler_toolkit(MUSE_TUNE);
+  ASSERT_FALSE(old);
+  EXPECT_NE(old.error().find("NVRTC 12.7"), std::string::npos) << old.error();
+}
+
+TEST_F(CompileTest, ServesFromTheCacheWithoutACompilerAndLeavesTheRestOpen) {
+  ASSERT_EQ(compile_all({candidate(32)}, kStub, options()).size(), 1u);
+  setenv("MUSE_LIBRARY_PATH", "/nowhere", 1);
+  const auto results = compile(options());
+  ASSERT_EQ(results.size(), 4u);
+  EXPECT_EQ(results.at(key_of(32)).outcome, Outcome::kOk);
+  EXPECT_EQ(results.at(key_of(64)).outcome, Outcome::kPending);
+  EXPECT_NE(results.at(key_of(64)).reason.find("cannot load libnvrtc.so"), std::string::npos)
+      << results.at(key_of(64)).reason;
+  // Another version's code would be another measurement.
+  setenv("MUSE_LIBRARY_PATH", kStubFolder, 1);
+  const auto other = compile_all({candidate(64)}, "nvrtc 98.0", options());
+  EXPECT_EQ(other.at(key_of(64)).outcome, Outcome::kPending);
+}
+
+TEST_F(CompileTest, EndsEarlyWhereItIsStopped) {
+  ASSERT_EQ(compile_all({candidate(32)}, kStub, options()).size(), 1u);
+  misbehave("hang");
+  std::atomic<int> stop{0};
+  CompileOptions stopped = options();
+  stopped.stop = &stop;
+  stopped.jobs = 1;
+  std::thread stopper([&] { stop = 1; });
+  const auto results = compile(stopped);
+  stopper.join();
+  ASSERT_EQ(results.size(), 1u);
+  EXPECT_TRUE(results.at(key_of(32)).cached);
+}
+
+TEST_F(CompileTest, ThrowsWhereTheCacheCannotBeWritten) {
+  fakes::write_file(cache_ / "file", "");
+  CompileOptions blocked = options();
+  blocked.cache = cache_.path() / "file";
+  EXPECT_THROW(compile(blocked), std::runtime_error);
+  blocked = options();
+  blocked.executable = cache_.path() / "no_such_program";
+  EXPECT_THROW(compile(blocked), std::runtime_error);
+}
+
+TEST_F(CubinCacheTest, KnowsCandidateToolkitAndArchitectureApart) {
+  const CubinCache cache(cache_.path());
+  const Compiled compiled = *compile(options()).at(key_of(64)).compiled;
+  EXPECT_TRUE(cache.find(candidate(64), kStub, "sm_90a"));
+  EXPECT_FALSE(cache.find(candidate(64), kStub, "sm_80"));
+  EXPECT_FALSE(cache.find(candidate(64), "nvrtc 13.0", "sm_90a"));
+  EXPECT_FALSE(cache.find(candidate(512), kStub, "sm_90a"));
+  const CubinCache moved(cache_.path() / "elsewhere");
+  EXPECT_FALSE(moved.find(candidate(64), kStub, "sm_90a"));
+  fs::rename(cache_.path() / "nvrtc-99.7", cache_.path() / "kept");
+  fs::create_directory(cache_.path() / "elsewhere");
+  fs::rename(cache_.path() / "kept", cache_.path() / "elsewhere/nvrtc-99.7");
+  ASSERT_TRUE(moved.find(candidate(64), kStub, "sm_90a"));  // no path is part of the key
+  EXPECT_EQ(moved.find(candidate(64), kStub, "sm_90a")->cubin, compiled.cubin);
+}
+
+TEST_F(CubinCacheTest, TakesDamageForAbsence) {
+  const CubinCache cache(cache_.path());
+  ASSERT_EQ(compile_all({candidate(64)}, kStub, options()).at(key_of(64)).outcome, Outcome::kOk);
+  fs::path file;
+  for (const auto& entry : fs::recursive_directory_iterator(cache_.path())) {
+    if (entry.is_regular_file()) file = entry.path();
+  }
+  const std::string whole = fakes::read_file(file);
+  for (size_t at = 0; at < whole.size(); at += 1 + whole.size() / 200) {
+    std::string damaged = whole;
+    damaged[at] = static_cast<char>(damaged[at] ^ 4);
+    fakes::write_file(file, damaged);
+    EXPECT_FALSE(cache.find(candidate(64), kStub, "sm_90a")) << "byte " << at;
+    fakes::write_file(file, whole.substr(0, at));
+    EXPECT_FALSE(cache.find(candidate(64), kStub, "sm_90a")) << at << " bytes";
+  }
+  fakes::write_file(file, whole + "x");
+  EXPECT_FALSE(cache.find(candidate(64), kStub, "sm_90a"));
+  EXPECT_FALSE(compile_all({candidate(64)}, kStub, options()).at(key_of(64)).cached);
+  EXPECT_TRUE(cache.find(candidate(64), kStub, "sm_90a"));
+}
+
+TEST_F(CubinCacheTest, IsSharedByManyWritersAndReaders) {
+  const Compiled compiled = *compile_all({candidate(64)}, kStub, options()).at(key_of(64)).compiled;
+  std::vector<std::thread> threads;
+  std::atomic<int> broken{0};
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      const CubinCache cache(cache_.path());
+      for (int round = 0; round < 20; ++round) {
+        cache.store(candidate(64), kStub, "sm_90a", compiled);
+        const auto found = cache.find(candidate(64), kStub, "sm_90a");
+        if (!found || found->cubin != compiled.cubin) ++broken;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(broken, 0);
+}
+
+TEST_F(CubinCacheTest, TellsTheNewestToolkitOfItsCubins) {
+  const CubinCache cache(cache_.path());
+  EXPECT_EQ(CubinCache(cache_.path() / "nowhere").newest_toolkit(), "");
+  EXPECT_EQ(cache.newest_toolkit(), "");
+  const Compiled compiled{.source_hash = source_hash(candidate(32))};
+  for (const char* toolkit : {"nvrtc 13.9", "nvrtc 13.10", "nvrtc 13.2"}) {
+    cache.store(candidate(32), toolkit, "sm_90a", compiled);
+  }
+  fs::create_directories(cache_.path() / "nvrtc-14.0/sm_90a");
+  fs::create_directories(cache_.path() / "nvrtc-15.0-alpha");
+  EXPECT_EQ(cache.newest_toolkit(), "nvrtc 13.10");
+}
+
+TEST_F(CubinCacheTest, LiesInTheXdgFolderUnlessTold) {
+  const std::string home = std::getenv("HOME") ? std::getenv("HOME") : "/";
+  setenv("XDG_CACHE_HOME", "/xdg", 1);
+  EXPECT_EQ(CubinCache::default_folder(), "/xdg/muse-tune");
+  setenv("XDG_CACHE_HOME", "relative", 1);
+  setenv("HOME", "/home/someone", 1);
+  EXPECT_EQ(CubinCache::default_folder(), "/home/someone/.cache/muse-tune");
+  unsetenv("XDG_CACHE_HOME");
+  unsetenv("HOME");
+  EXPECT_THROW(CubinCache::default_folder(), std::runtime_error);
+  setenv("HOME", home.c_str(), 1);
+}
+
+TEST(Architecture, IsReadFromItsName) {
+  EXPECT_EQ(cc_of("sm_90a"), 90);
+  EXPECT_EQ(cc_of("sm_120f"), 120);
+  EXPECT_EQ(cc_of("sm_80"), 80);
+  for (const char* text : {"", "sm_", "90", "sm_9", "sm_90b", "sm_90aa", "sm_99999", "SM_90"}) {
+    EXPECT_EQ(cc_of(text), 0) << text;
+  }
+}
+
+TEST(PtxasLog, GivesSpillsOfAKernelWithThoseOfItsFunctions) {
+  const auto kernels = parse_ptxas_log(
+      "ptxas info    : 4 bytes gmem\n"
+      "ptxas info    : Compiling entry function '_Za' for 'sm_90a'\n"
+      "ptxas info    : Function properties for _Za\n"
+      "ptxas         .     8 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads\n"
+      "ptxas info    : Function properties for helper\n"
+      "    0 bytes stack frame, 16 bytes spill stores, 0 bytes spill loads\n"
+      "ptxas info    : Used 255 registers, used 1 barriers, 1024 bytes smem, 360 bytes cmem[0]\n"
+      "ptxas info    : Compiling entry function '_Zb' for 'sm_90a'\n"
+      "ptxas info    : Used 8 registers\n");
+  ASSERT_EQ(kernels.size(), 2u);
+  EXPECT_EQ(kernels.at("_Za"), (KernelFacts{255, 1024, 28}));
+  EXPECT_EQ(kernels.at("_Zb"), (KernelFacts{8, 0, -1}));
+  EXPECT_TRUE(parse_ptxas_log("nothing of the kind\n7 bytes spill stores").empty());
+}
+
+TEST(PtxasLog, TellsWarningsFromRemarks) {
+  EXPECT_EQ(warnings("a.cuh(3): warning #177-D: unused\n  int a;\n"
+                     "Remark: The warnings can be suppressed\n"
+                     "ptxas warning : Registers are spilled\nptxas info : fine\n"),
+            "a.cuh(3): warning #177-D: unused\nptxas warning : Registers are spilled");
+}
+
+TEST(CompileMessages, ComeBackAsTheyWent) {
+  const CompileRequest request{.variant = "gate/a",
+                               .entries = {"x", "y"},
+                               .configuration = {{"a", -1}},
+                               .toolkit = "nvrtc 13.0",
+                               .architecture = "sm_90a",
+                               .cache = "/a b/\"c"};
+  EXPECT_EQ(decode_compile_request(encode(request)), request);
+  const CompileReply reply{CompileReply::Kind::kFailed, "line\nline"};
+  EXPECT_EQ(decode_compile_reply(encode(reply)), reply);
+  EXPECT_FALSE(decode_compile_request("{}"));
+  EXPECT_FALSE(decode_compile_reply("{\"kind\": 9, \"text\": \"\"}"));
+  EXPECT_FALSE(decode_compile_reply("[]"));
+}
+
+fakes::CommandResult run_compile(const fakes::TemporaryFolder& folder,
+                                 std::vector<std::string> arguments) {
+  std::vector<std::string> argv{MUSE_TUNE, "compile", MUSE_SOURCE_DIR "/configs/quick.yaml",
+                                "--cache", folder / "cubins"};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  return fakes::run_command(argv);
+}
+
+TEST_F(CompileCommand, FillsTheCacheAndSaysSo) {
+  const auto first = run_compile(cache_, {"--defaults"});
+  EXPECT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_NE(first.out.find("attention/mma:"), std::string::npos) << first.out;
+  EXPECT_NE(first.err.find("sm_90a, nvrtc 99.7"), std::string::npos) << first.err;
+  const auto second = run_compile(cache_, {"--defaults", "--json"});
+  EXPECT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_NE(second.err.find("0 compiled, "), std::string::npos) << second.err;
+  EXPECT_NE(second.out.find("\"schema\": \"muse.compile\""), std::string::npos) << second.out;
+  EXPECT_NE(second.out.find("\"registers\": 40"), std::string::npos) << second.out;
+}
+
+TEST_F(CompileCommand, EndsIncompleteWhereSomeFailAndFailedWhereAllDo) {
+  misbehave("fail", "combine_gated");
+  const auto some = run_compile(cache_, {"--defaults"});
+  EXPECT_EQ(some.exit_code, 5) << some.err;
+  EXPECT_NE(some.err.find("error: the stub does not like it"), std::string::npos) << some.err;
+  unsetenv("MUSE_STUB_NVRTC_ONLY");
+  fs::remove_all(cache_.path() / "cubins");
+  const auto all = run_compile(cache_, {"--defaults"});
+  EXPECT_EQ(all.exit_code, 4) << all.err;
+}
+
+TEST_F(CompileCommand, RefusesWhatItCannotDo) {
+  EXPECT_EQ(run_compile(cache_, {"--arch", "hopper"}).exit_code, 2);
+  EXPECT_EQ(run_compile(cache_, {"--arch", "sm_75"}).exit_code, 2);
+  EXPECT_EQ(run_compile(cache_, {"--variant", "attention/nothing"}).exit_code, 2);
+  EXPECT_EQ(run_compile(cache_, {"--deadline", "60"}).exit_code, 2);
+  EXPECT_EQ(run_compile(cache_, {"--defaults", "--sample", "3"}).exit_code, 2);
+  setenv("MUSE_LIBRARY_PATH", "/nowhere", 1);
+  const auto missing = run_compile(cache_, {});
+  EXPECT_EQ(missing.exit_code, 3);
+  EXPECT_NE(missing.err.find("/nowhere/libnvrtc.so.13"), std::string::npos) << missing.err;
+  EXPECT_NE(missing.err.find("MUSE_LIBRARY_PATH"), std::string::npos) << missing.err;
+}
+
+TEST_F(CompileCommand, SamplesTheSameCandidatesForASeed) {
+  const auto three = run_compile(cache_, {"--sample", "3", "--seed", "5", "--json"});
+  ASSERT_EQ(three.exit_code, 0) << three.err;
+  const auto again = run_compile(cache_, {"--sample", "3", "--seed", "5"});
+  EXPECT_NE(again.err.find("0 compiled, "), std::string::npos) << again.err;
+  const auto other = run_compile(cache_, {"--sample", "3", "--seed", "6"});
+  EXPECT_EQ(other.err.find("0 compiled, "), std::string::npos) << other.err;
+}
+
+/// With the NVRTC that is really there.
+class RealNvrtc : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    const auto toolkit = compiler_toolkit(MUSE_TUNE);
+    if (!toolkit) GTEST_SKIP() << toolkit.error();
+    toolkit_ = *toolkit;
+  }
+  std::map<std::string, CompileResult> compile(const std::vector<Candidate>& candidates,
+                                               const std::string& architecture) const {
+    return compile_all(candidates, toolkit_,
+                       {.architecture = architecture,
+                        .cache = cache_.path(),
+                        .deadline = seconds(120),
+                        .executable = MUSE_TUNE});
+  }
+
+  std::string toolkit_;
+  fakes::TemporaryFolder cache_;
+};
+
+TEST_P(RealNvrtc, CompilesEveryDefaultConfigurationWithoutSpillsAndWarnings) {
+  std::vector<Candidate> candidates;
+  for (const Variant* variant : Registry::global().all()) {
+    if (!accepts(variant->target, cc_of(GetParam()))) continue;
+    candidates.push_back({variant, default_configuration(*variant)});
+  }
+  ASSERT_FALSE(candidates.empty());
+  for (const auto& [text, result] : compile(candidates, GetParam())) {
+    ASSERT_TRUE(result.compiled) << text << ": " << result.reason;
+    EXPECT_EQ(warnings(result.compiled->log), "") << text;
+    for (const CompiledKernel& kernel : result.compiled->kernels) {
+      EXPECT_EQ(kernel.spill_bytes, 0) << text << " " << kernel.entry;
+      EXPECT_GT(kernel.registers, 0) << text << " " << kernel.entry;
+      EXPECT_GE(kernel.shared_bytes, 0) << text << " " << kernel.entry;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Architectures, RealNvrtc,
+                         testing::Values("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"),
+                         [](const auto& info) { return std::string(info.param); });
+
+using RealNvrtcSample = RealNvrtc;
+INSTANTIATE_TEST_SUITE_P(Architectures, RealNvrtcSample, testing::Values("sm_90a"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(RealNvrtcSample, CompilesConfigurationsTakenAtRandom) {
+  constexpr size_t kEach = 3;
+  std::vector<Candidate> candidates;
+  uint64_t state = 1;
+  for (const Variant* variant : Registry::global().all()) {
+    if (!accepts(variant->target, cc_of(GetParam()))) continue;
+    const std::vector<Configuration> configurations = space(*variant);
+    for (size_t i = 0; i < kEach; ++i) {
+      state = state * 6364136223846793005U + 1442695040888963407U;
+      candidates.push_back({variant, configurations[(state >> 33) % configurations.size()]});
+    }
+  }
+  for (const auto& [text, result] : compile(candidates, GetParam())) {
+    EXPECT_TRUE(result.compiled) << text << ": " << result.reason;
+  }
+}
+
+TEST_P(RealNvrtcSample, GivesTheSameBytesWhereverItRuns) {
+  const Variant* variant = Registry::global().find("gate/separate");
+  ASSERT_NE(variant, nullptr);
+  const Candidate candidate{variant, default_configuration(*variant)};
+  const auto first = compile({candidate}, GetParam()).at(key(candidate));
+  ASSERT_TRUE(first.compiled) << first.reason;
+  const fakes::TemporaryFolder other;
+  const auto second =
+      compile_all({candidate}, toolkit_,
+                  {.architecture = GetParam(), .cache = other.path(), .executable = MUSE_TUNE});
+  EXPECT_EQ(second.at(key(candidate)).compiled->cubin_hash, first.compiled->cubin_hash);
+}
+
+TEST_P(RealNvrtcSample, PutsAWrongKernelDownToItsLog) {
+  Variant wrong;
+  wrong.name = "gate/separate";
+  wrong.target.kind = TargetKind::kCuda;
+  wrong.entries = {"no_such_kernel"};
+  const Candidate candidate{&wrong, {}};
+  const auto result = compile({candidate}, GetParam()).at(key(candidate));
+  EXPECT_EQ(result.outcome, Outcome::kCompileFailed);
+  EXPECT_NE(result.reason.find("no_such_kernel"), std::string::npos) << result.reason;
+}
+
+}  // namespace
+}  // namespace muse::tuner
