@@ -154,14 +154,22 @@ std::shared_ptr<const FeedOnTarget> ValidationBench::last_alone(const FeedOnTarg
 std::shared_ptr<const AttentionTruth> ValidationBench::truth(const Stand& stand,
                                                              const StepBytes& step,
                                                              const Buffers& in, int64_t budget) {
-  const bool host = backend_.target() == TargetKind::kHost;
-  const std::string how = host ? fmt::format("under {}", budget) : "of every pair";
+  const std::string how = fmt::format("{} under {}", name(backend_.target()), budget);
   return kept_truth(*stand.data, step, how, [&] {
-    if (host) return sampled_truth(*stand.data, in, in.q8, budget);
-    auto truth = backend_.attention_truth(stand.problem(), in);
-    if (!truth) throw TrialError(Outcome::kUnmeasurable, "the target has no reference of its own");
-    return AttentionTruth{all_pairs(stand.problem()), std::move(truth->exact),
-                          std::move(truth->emulated)};
+    if (auto truth = backend_.attention_truth(stand.problem(), in)) {
+      return AttentionTruth{all_pairs(stand.problem()), std::move(truth->exact),
+                            std::move(truth->emulated)};
+    }
+    if (backend_.target() == TargetKind::kHost) {
+      return sampled_truth(*stand.data, in, in.q8, budget);
+    }
+    std::vector<uint8_t> k(static_cast<size_t>(stand.caches->k.bytes())), v(k.size());
+    backend_.download(k.data(), in.k_cache, stand.caches->k.bytes());
+    backend_.download(v.data(), in.v_cache, stand.caches->v.bytes());
+    Buffers host = stand.data->inputs.view();
+    host.k_cache = k.data();
+    host.v_cache = v.data();
+    return sampled_truth(*stand.data, host, step.q8.data(), budget);
   });
 }
 

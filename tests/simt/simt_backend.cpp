@@ -21,8 +21,9 @@ unsigned narrow(int64_t extent) { return extent > 0xFFFFFFFF || extent < 0 ? 0 :
 
 Index index(const Dim3& dim) { return {narrow(dim.x), narrow(dim.y), narrow(dim.z)}; }
 
-const Kernel& find(const std::string& candidate, const std::string& entry) {
-  for (const CompiledKernel& compiled : compiled_kernels()) {
+const Kernel& find(const std::vector<CompiledKernel>& kernels, const std::string& candidate,
+                   const std::string& entry) {
+  for (const CompiledKernel& compiled : kernels) {
     if (compiled.candidate == candidate && compiled.entry == entry) return compiled.kernel;
   }
   throw TrialError(Outcome::kLaunchFailed,
@@ -62,10 +63,11 @@ class SimtProgram final : public Program {
 
 class SimtBackend final : public Backend {
  public:
-  explicit SimtBackend(int os_threads)
+  SimtBackend(int os_threads, const std::vector<CompiledKernel>& kernels)
       : host_(tuner::make_host_backend()),
         class_(emulated_device_class()),
-        os_threads_(os_threads) {}
+        os_threads_(os_threads),
+        kernels_(kernels) {}
 
   TargetKind target() const override { return TargetKind::kCuda; }
   const DeviceClass& device_class() const override { return class_; }
@@ -102,7 +104,7 @@ class SimtBackend final : public Backend {
       const Launch& launch = geometry.launches[i];
       bound.push_back(
           {fmt::format("{} of {}", launch.entry, key(candidate)),
-           find(key(candidate), launch.entry),
+           find(kernels_, key(candidate), launch.entry),
            {index(launch.grid), index(launch.block), static_cast<size_t>(launch.smem_bytes)},
            variant.bind(problem, candidate.configuration, buffers, workspace, TensorMapEncoder{},
                         static_cast<int>(i))});
@@ -138,6 +140,7 @@ class SimtBackend final : public Backend {
   std::unique_ptr<Backend> host_;
   DeviceClass class_;
   int os_threads_;
+  const std::vector<CompiledKernel>& kernels_;
 };
 
 }  // namespace
@@ -155,7 +158,12 @@ DeviceClass emulated_device_class() {
 }
 
 std::unique_ptr<Backend> make_simt_backend(int os_threads) {
-  return std::make_unique<SimtBackend>(os_threads);
+  return make_simt_backend(os_threads, compiled_kernels());
+}
+
+std::unique_ptr<Backend> make_simt_backend(int os_threads,
+                                           const std::vector<CompiledKernel>& kernels) {
+  return std::make_unique<SimtBackend>(os_threads, kernels);
 }
 
 }  // namespace muse::simt
