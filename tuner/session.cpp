@@ -113,23 +113,32 @@ Session::Session(Backend& backend, Publisher& publisher, const Registry& registr
 
 Session::~Session() = default;
 
+ValidationBench& Session::bench(const Shape& shape, uint64_t seed) {
+  if (!bench_ || !bench_->serves(shape, seed)) {
+    bench_.reset();
+    bench_ = std::make_unique<ValidationBench>(*backend_, shape, seed);
+  }
+  return *bench_;
+}
+
 ValidationReport Session::judge(const Chain& chain, const Shape& shape,
                                 const ValidateOptions& options) {
   // On a GPU the shape at hand may stay, where there is room: only the host computes beside it.
   if (backend_->target() == TargetKind::kHost) shaped_.reset();
-  ValidationReport report = judge_once(chain, shape, options);
+  ValidationReport report = judge_on(bench(shape, options.seed), chain, options);
   if (report.outcome == Outcome::kOom && shaped_) {
     shaped_.reset();
-    report = judge_once(chain, shape, options);
+    bench_.reset();
+    report = judge_on(bench(shape, options.seed), chain, options);
   }
   return report;
 }
 
-ValidationReport Session::judge_once(const Chain& chain, const Shape& shape,
-                                     const ValidateOptions& options) {
+ValidationReport Session::judge_on(ValidationBench& bench, const Chain& chain,
+                                   const ValidateOptions& options) {
   publisher_.at(0, -1, -1);
   try {
-    return muse::tuner::validate(*backend_, chain, shape, options);
+    return muse::tuner::validate(bench, chain, options);
   } catch (...) {
     const Failure failure = current_failure();
     return {.outcome = failure.outcome, .reason = failure.reason, .gates = {}};
@@ -154,12 +163,19 @@ Reply Session::canary() {
   ValidateOptions options;
   options.fills = {Fill::kNormal};
   options.phase = [this](bool) { publisher_.beat(); };
-  return judge(*base, canary_shape(), options);
+  ValidationBench bench(*backend_, canary_shape(), options.seed);
+  return judge_on(bench, *base, options);
 }
 
 Session::Shaped& Session::shaped(const Shape& shape, uint64_t seed) {
-  if (!shaped_ || !(shaped_->shape == shape) || shaped_->seed != seed) {
-    shaped_.reset();
+  if (shaped_ && shaped_->shape == shape && shaped_->seed == seed) return *shaped_;
+  shaped_.reset();
+  if (backend_->target() == TargetKind::kHost) bench_.reset();  // as in judge()
+  try {
+    shaped_ = std::make_unique<Shaped>(*backend_, shape, seed);
+  } catch (const TrialError& error) {
+    if (error.outcome != Outcome::kOom || !bench_) throw;
+    bench_.reset();
     shaped_ = std::make_unique<Shaped>(*backend_, shape, seed);
   }
   return *shaped_;

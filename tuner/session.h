@@ -10,6 +10,7 @@
 #include "tuner/arena.h"
 #include "tuner/backend.h"
 #include "tuner/protocol.h"
+#include "tuner/validation_bench.h"
 #include "tuner/watched_backend.h"
 #include "variants/registry.h"
 
@@ -48,13 +49,16 @@ class Session {
   void warm_up(Bound& bound, int index);
   RoundReply::One take(Shaped& shaped, const RoundRequest& request, int index);
   ValidationReport judge(const Chain& chain, const Shape& shape, const ValidateOptions& options);
-  ValidationReport judge_once(const Chain& chain, const Shape& shape,
-                              const ValidateOptions& options);
+  ValidationReport judge_on(ValidationBench& bench, const Chain& chain,
+                            const ValidateOptions& options);
+  /// Made for the shape where that at hand serves another.
+  ValidationBench& bench(const Shape& shape, uint64_t seed);
 
   std::unique_ptr<Backend> backend_;  ///< watched
   Publisher& publisher_;
   const Registry& registry_;
   std::unique_ptr<Shaped> shaped_;
+  std::unique_ptr<ValidationBench> bench_;
 };
 
 }  // namespace muse::tuner
