@@ -161,6 +161,7 @@ struct Sink {
   std::mutex mutex;
   std::vector<uint8_t*> free_buffers;
   Trace trace;
+  bool collecting = false;  ///< what ends outside of samples is nobody's
   const Api* api = nullptr;
   CUpti_SubscriberHandle subscriber = nullptr;
 };
@@ -227,6 +228,13 @@ void add_record(Trace& trace, const CUpti_Activity& activity) {
   }
 }
 
+/// Keeps the room for the next sample.
+void forget(Trace& trace) {
+  trace.records.clear();
+  trace.owners.clear();
+  trace.dropped = 0;
+}
+
 void CUPTIAPI complete_buffer(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t valid_bytes) {
   Sink& s = sink();
   const std::lock_guard lock(s.mutex);
@@ -236,6 +244,7 @@ void CUPTIAPI complete_buffer(CUcontext, uint32_t, uint8_t* buffer, size_t, size
   }
   size_t dropped = 0;
   if (s.api->dropped(nullptr, 0, &dropped) == CUPTI_SUCCESS) s.trace.dropped += dropped;
+  if (!s.collecting) forget(s.trace);
   if (buffer) s.free_buffers.push_back(buffer);
 }
 
@@ -307,9 +316,8 @@ CuptiTracer::~CuptiTracer() { stop(sink(), kKinds.size()); }
 void CuptiTracer::clear() {
   Sink& s = sink();
   const std::lock_guard lock(s.mutex);
-  s.trace.records.clear();
-  s.trace.owners.clear();
-  s.trace.dropped = 0;
+  forget(s.trace);
+  s.collecting = true;
 }
 
 uint64_t CuptiTracer::enter() {
@@ -331,6 +339,7 @@ Trace CuptiTracer::collect(uint64_t region, size_t expected) {
     if (count_of(s.trace, region) >= expected) break;
   }
   const std::lock_guard lock(s.mutex);
+  s.collecting = false;
   return std::exchange(s.trace, {});
 }
 

@@ -26,7 +26,8 @@ class CuptiTracer {
   CuptiTracer(const CuptiTracer&) = delete;
   CuptiTracer& operator=(const CuptiTracer&) = delete;
 
-  /// Forgets what was recorded so far. Work in flight may still be recorded later.
+  /// Forgets what was recorded so far and starts to keep records. Work in flight may still be
+  /// recorded later.
   void clear();
   /// What this thread launches until leave() lies in a region of its own, whose id this gives.
   uint64_t enter();

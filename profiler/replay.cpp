@@ -37,7 +37,8 @@ Timing measure(Sampler& sampler, const Work& work, int count) {
 
 CapturedGraph::CapturedGraph(CUstream_st* stream, const std::function<void()>& work)
     : stream_(stream) {
-  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+  // Relaxed: the first launch of a kernel loads its code, which the other modes forbid.
+  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed),
              "cudaStreamBeginCapture");
   cudaGraph_t graph = nullptr;
   try {

@@ -215,7 +215,7 @@ TEST_F(DeviceProfiler, MeasuresEveryCeiling) {
   for (const Ceiling& row : ceilings.rows) {
     EXPECT_GT(row.time.samples, 0) << row.name << ": " << row.time.why;
     EXPECT_LE(row.time.low_ns, row.time.high_ns) << row.name;
-    if (row.bytes > 0) EXPECT_GT(row.tb_per_s(), 0) << row.name;
+    EXPECT_EQ(row.tb_per_s() > 0, row.bytes > 0) << row.name;
   }
   EXPECT_GT(ceilings.sample_host_ns, 0);
   EXPECT_GT(ceilings.event_step_ns, 0);
