@@ -201,6 +201,7 @@ void examine_gpu(const std::string& target, bool quick, Examination& out) {
   out.checks.push_back(tracing_without_device());
 #else
   static_cast<void>(quick);
+  static_cast<void>(ordinal);
 #endif
   if (!library) return;
   for (const std::string& uuid : (*library)->uuids()) out.checks.push_back(clocks(**library, uuid));
