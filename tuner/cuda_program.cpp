@@ -12,7 +12,6 @@
 namespace muse::tuner {
 namespace {
 
-constexpr size_t kRecentModules = 64;  ///< validation binds a candidate anew for every run
 constexpr int64_t kPortableCluster = 8;
 
 int64_t volume(const Dim3& dim) { return dim.x * dim.y * dim.z; }
@@ -160,7 +159,7 @@ CudaModules::CudaModules(std::filesystem::path cache, std::string toolkit, std::
 
 std::shared_ptr<const CudaModule> CudaModules::get(const Candidate& candidate) {
   const std::string name = key(candidate);
-  if (auto known = loaded_[name].lock()) return known;
+  if (const auto known = loaded_.find(name); known != loaded_.end()) return known->second;
   const auto compiled = cache_.find(candidate, toolkit_, architecture_);
   if (!compiled) {
     throw TrialError(
@@ -169,9 +168,7 @@ std::shared_ptr<const CudaModule> CudaModules::get(const Candidate& candidate) {
                     toolkit_.empty() ? "any compiler" : toolkit_, cache_.folder().string()));
   }
   auto module = std::make_shared<const CudaModule>(name, *compiled);
-  loaded_[name] = module;
-  recent_.push_back(module);
-  if (recent_.size() > kRecentModules) recent_.pop_front();
+  loaded_.emplace(name, module);
   return module;
 }
 

@@ -4,7 +4,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -44,7 +43,8 @@ class CudaModule {
   std::map<std::string, Kernel> kernels_;
 };
 
-/// Loads cubins once and keeps those that programs use, and the last few besides.
+/// Loads cubins once and keeps them: the tracing library names a kernel by its handle, which the
+/// driver gives out again after an unload, and then a sample shows the name of another kernel.
 class CudaModules {
  public:
   CudaModules(std::filesystem::path cache, std::string toolkit, std::string architecture);
@@ -54,8 +54,7 @@ class CudaModules {
  private:
   CubinCache cache_;
   std::string toolkit_, architecture_;
-  std::map<std::string, std::weak_ptr<const CudaModule>> loaded_;  ///< by candidate key
-  std::deque<std::shared_ptr<const CudaModule>> recent_;
+  std::map<std::string, std::shared_ptr<const CudaModule>> loaded_;  ///< by candidate key
 };
 
 /// One kernel launch, ready to go.
