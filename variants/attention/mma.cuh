@@ -52,8 +52,8 @@ __device__ __forceinline__ Shares shares_of(const device::AttentionArgs& args, i
 /// One block of 16 keys. k, v: its first rows in shared memory.
 template <class Tile, int kRows>
 __device__ __forceinline__ void attend_block(device::WarpRows<kRows>& rows, const unsigned char* k,
-                                             const unsigned char* v, float scale, bool masked,
-                                             int block_begin) {
+                                             const unsigned char* v, float scale,
+                                             const device::BlockMask& mask) {
   device::BlockScores<kRows> scores;
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
@@ -63,7 +63,7 @@ __device__ __forceinline__ void attend_block(device::WarpRows<kRows>& rows, cons
       scores.keys[tile][n] = device::multiply_keys(rows.query[tile], keys);
     }
   }
-  device::scale_and_mask(rows, scores, scale, masked, block_begin);
+  device::scale_and_mask(rows, scores, scale, mask);
   device::weigh(rows, scores);
   device::multiply_values(rows, scores, Tile::load_values(v));
 }
@@ -72,8 +72,8 @@ __device__ __forceinline__ void attend_block(device::WarpRows<kRows>& rows, cons
 /// attend.
 template <class C, class Tile, int kRows>
 __device__ __forceinline__ void attend_tile(device::WarpRows<kRows>& rows, const Shares& shares,
-                                            const unsigned char* tile, float scale, int tile_begin,
-                                            int end, device::KeyRange common) {
+                                            const unsigned char* tile, float scale, uint32_t reach,
+                                            int tile_begin, int end, device::KeyRange common) {
   const unsigned char* head = tile + shares.unit / shares.row_groups * Tile::kHeadBytes;
   for (int block = shares.key_group; block < C::tile_kv / device::kBlockKeys;
        block += shares.key_groups) {
@@ -81,7 +81,7 @@ __device__ __forceinline__ void attend_tile(device::WarpRows<kRows>& rows, const
     if (block_begin >= end) return;
     const unsigned char* k = head + block * device::kBlockKeys * device::kHeadDim;
     const bool masked = block_begin < common.begin || block_begin + device::kBlockKeys > common.end;
-    attend_block<Tile>(rows, k, k + Tile::kValuesAt, scale, masked, block_begin);
+    attend_block<Tile>(rows, k, k + Tile::kValuesAt, scale, {masked, block_begin, end, reach});
   }
 }
 
@@ -154,6 +154,7 @@ __device__ __forceinline__ void attend(const device::AttentionArgs& args) {
       args, request, kv_head, shares.unit % shares.row_groups * kRows, cache_seqlen);
   const device::KeyRange common = device::intersect(device::common_keys(args, cache_seqlen), keys);
   const float scale = args.softmax_scale * __ldg(args.k_scale) * device::kLog2E;
+  const uint32_t reach = device::reach_of(args);
 
   int read_slot = 0, write_slot = kDepth - 1;
   int ahead = keys.begin + (kDepth - 1) * C::tile_kv;
@@ -165,8 +166,8 @@ __device__ __forceinline__ void attend(const device::AttentionArgs& args) {
     ahead += C::tile_kv;
     pages = loader.pages(ahead);
     if (shares.works()) {
-      attend_tile<C, Tile>(rows, shares, ring + read_slot * Tile::kBytes, scale, begin, keys.end,
-                           common);
+      attend_tile<C, Tile>(rows, shares, ring + read_slot * Tile::kBytes, scale, reach, begin,
+                           keys.end, common);
     }
     read_slot = read_slot == kDepth - 1 ? 0 : read_slot + 1;
     write_slot = write_slot == kDepth - 1 ? 0 : write_slot + 1;
@@ -185,9 +186,12 @@ __device__ __forceinline__ void attend(const device::AttentionArgs& args) {
   }
 }
 
-// One kernel for each number of query rows that a warp holds: a problem's geometry picks it.
+// One kernel for each number of query rows that a warp holds: a problem's geometry picks it. The
+// second bound is the warps per SM for which registers suffice; left to itself the compiler may
+// spill to fit one more.
 template <class C>
-__global__ void __launch_bounds__(C::warps * 32) attend_8_rows(const __grid_constant__ Args block) {
+__global__ void __launch_bounds__(C::warps * 32, 16 / C::warps)
+    attend_8_rows(const __grid_constant__ Args block) {
   attend<C, 8>(block.attention);
 }
 

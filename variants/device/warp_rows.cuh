@@ -27,7 +27,7 @@ struct WarpRows {
   Accumulator o[kTiles][kColumns];  // sum of P * V
   float max[kTiles][kHalves];       // what scores are taken relative to, in units of log2
   float sum[kTiles][kHalves];       // of P over this lane's keys
-  KeyRange keys[kTiles][kHalves];   // that each row attends
+  int own[kTiles][kHalves];         // the key of each row's query: the last one it attends
 };
 
 /// Rows first_row and on of a kv head. Rows beyond L*G are zero and attend what the last one does.
@@ -46,7 +46,7 @@ __device__ __forceinline__ WarpRows<kRows> load_rows(const AttentionArgs& args, 
       Words4 codes{};
       if (row <= last) codes = load_words4(args.q8 + at.head * kHeadDim + (lane % 4) * 16);
       set_query_row(rows.query[tile], half, codes);
-      rows.keys[tile][half] = query_keys(args, cache_seqlen, at.query);
+      rows.own[tile][half] = query_keys(args, cache_seqlen, at.query).end - 1;
       rows.max[tile][half] = kNoMaximum;
     }
   }
@@ -59,13 +59,24 @@ struct BlockScores {
   Accumulator keys[WarpRows<kRows>::kTiles][2];
 };
 
-/// `scale`: from the dot product to a score in units of log2. Keys from block_begin on; where
-/// `masked` some of them are not attended by some of the rows.
+/// What a block has to be masked by, if it has to be: its first key, the end of the split, and how
+/// many keys a row attends at most, which is one bound on the distance from its own.
+struct BlockMask {
+  bool needed;
+  int begin, end;
+  uint32_t reach;
+};
+
+__device__ __forceinline__ uint32_t reach_of(const AttentionArgs& args) {
+  return args.window > 0 ? static_cast<uint32_t>(args.window) : 0x7FFFFFFFU;
+}
+
+/// `scale`: from the dot product to a score in units of log2.
 template <int kRows>
 __device__ __forceinline__ void scale_and_mask(const WarpRows<kRows>& rows,
-                                               BlockScores<kRows>& scores, float scale, bool masked,
-                                               int block_begin) {
-  const int first = block_begin + static_cast<int>(threadIdx.x) % 4 * 2;
+                                               BlockScores<kRows>& scores, float scale,
+                                               const BlockMask& mask) {
+  const int first = mask.begin + static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
   for (int tile = 0; tile < rows.kTiles; ++tile) {
 #pragma unroll
@@ -74,10 +85,11 @@ __device__ __forceinline__ void scale_and_mask(const WarpRows<kRows>& rows,
       const int n = i / (2 * rows.kHalves), half = i / 2 % rows.kHalves, e = i % 2;
       float& score = scores.keys[tile][n].value[2 * half + e];
       score *= scale;
-      if (masked) {
-        const KeyRange attended = rows.keys[tile][half];
+      if (mask.needed) {
         const int key = first + 8 * n + e;
-        if (key < attended.begin || key >= attended.end) score = minus_infinity();
+        // A key after the row's own wraps around to a long way before it.
+        const auto distance = static_cast<uint32_t>(rows.own[tile][half] - key);
+        if (key >= mask.end || distance >= mask.reach) score = minus_infinity();
       }
     }
   }
