@@ -13,8 +13,8 @@ namespace muse::device {
 
 /// Stands for the maximum of a row without keys: finite, so that no infinities are subtracted.
 inline constexpr float kNoMaximum = -1e30F;
-/// A row is rescaled only where its maximum grows by more than this many powers of two: P stays
-/// below 2^8, which f16 holds as precisely as 1.
+/// A row is rescaled only where its maximum grows by more than this many powers of two: P is at
+/// most 2^8, which f16 holds as precisely as 1.
 inline constexpr float kRescaleAt = 8.0F;
 
 /// kRows (8, 16 or a multiple) query rows. Row 16*tile + 8*half + g belongs to the lanes of quad g.
