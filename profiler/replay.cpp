@@ -60,10 +60,15 @@ CapturedGraph::~CapturedGraph() { cudaGraphExecDestroy(graph_); }
 void CapturedGraph::launch() { check_cuda(cudaGraphLaunch(graph_, stream_), "cudaGraphLaunch"); }
 
 Timing time_as_peers(CUstream_st* stream, const std::function<void()>& work, int count) {
+  CapturedGraph graph(stream, work);
+  return time_replays_as_peers(
+      stream, [&] { graph.launch(); }, count);
+}
+
+Timing time_replays_as_peers(CUstream_st* stream, const std::function<void()>& replay, int count) {
   constexpr int64_t kFlushBytes = int64_t{256} << 20;
   const DeviceMemory flushed(kFlushBytes + 16);
   launch_write(stream, flushed.data(), kFlushBytes);
-  CapturedGraph graph(stream, work);
   const std::unique_ptr<Sampler> events = make_event_sampler(stream);
   return measure(*events,
                  {.before =
@@ -71,7 +76,7 @@ Timing time_as_peers(CUstream_st* stream, const std::function<void()>& work, int
                         launch_read(stream, flushed.data(), kFlushBytes,
                                     flushed.as<uint32_t>(kFlushBytes));
                       },
-                  .run = [&] { graph.launch(); },
+                  .run = replay,
                   .kernels = {}},
                  count);
 }

@@ -49,5 +49,8 @@ class CapturedGraph {
 /// As published figures were taken: one graph replayed between two events, a read of 256 MiB before
 /// each replay, the median of `count`. Throws DeviceError.
 Timing time_as_peers(CUstream_st* stream, const std::function<void()>& work, int count = 20);
+/// The same of a graph that is there already: `replay` launches it on the stream.
+Timing time_replays_as_peers(CUstream_st* stream, const std::function<void()>& replay,
+                             int count = 20);
 
 }  // namespace muse::profiler

@@ -17,6 +17,8 @@
 #include "variants/reference/reference.h"
 #include "variants/variant.h"
 
+struct CUstream_st;
+
 namespace muse::tuner {
 
 /// A candidate could not be bound, launched or run; becomes its outcome, never ends the worker.
@@ -94,6 +96,8 @@ class Backend {
   virtual std::optional<TargetTruth> attention_truth(const Problem& problem,
                                                      const Buffers& buffers) = 0;
 
+  /// Where everything is enqueued; null on the host.
+  virtual CUstream_st* stream() const { return nullptr; }
   virtual profiler::Sampler& sampler() = 0;
   /// Puts the caches into the regime's state before a sample; enqueued on a GPU.
   virtual void flush_caches() = 0;

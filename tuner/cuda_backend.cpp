@@ -183,6 +183,7 @@ class CudaBackend final : public Backend {
     return cuda_attention_truth(*this, stream_.get(), problem, buffers);
   }
 
+  CUstream_st* stream() const override { return stream_.get(); }
   profiler::Sampler& sampler() override { return *sampler_; }
   void flush_caches() override {
     with_cuda_errors([&] { cache_->flush(); });

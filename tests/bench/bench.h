@@ -14,4 +14,10 @@ void register_harness(const std::string& source_dir);
 /// Throws std::runtime_error with the reason where key, shape or support are wrong.
 void register_candidate(const std::string& candidate_key, const std::string& shape_key);
 
+/// Registers "chosen/<problem>" and "base/<problem>" for every pipeline that the last run of the
+/// database chose, beside "read_512MiB" and "null_kernel", each timed as published figures are: one
+/// graph, events, a read of 256 MiB before each replay, the median of 20. Cubins come from `cache`.
+/// Throws std::runtime_error with the reason where there is no GPU, no run or no cubin.
+void register_pipelines(const std::string& database, const std::string& cache);
+
 }  // namespace muse::bench

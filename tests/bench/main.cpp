@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -15,30 +16,35 @@ namespace {
 
 constexpr const char* kUsage =
     "usage: muse-bench [--benchmark_...]\n"
-    "       muse-bench --candidate KEY [--candidate KEY ...] --shape KEY [--benchmark_...]\n";
+    "       muse-bench --candidate KEY [--candidate KEY ...] --shape KEY [--benchmark_...]\n"
+    "       muse-bench --pipelines DATABASE --cache FOLDER [--benchmark_...]\n";
 
 struct Options {
   std::vector<std::string> candidates;
-  std::string shape;
+  std::string shape, database, cache;
   std::vector<char*> rest;  ///< for Google Benchmark
   bool wrong = false;
 };
 
 Options parse(int argc, char** argv) {
   Options options;
+  const std::map<std::string, std::string*> single{
+      {"--shape", &options.shape}, {"--pipelines", &options.database}, {"--cache", &options.cache}};
   for (int i = 0; i < argc; ++i) {
     const bool candidate = std::strcmp(argv[i], "--candidate") == 0;
-    if (!candidate && std::strcmp(argv[i], "--shape") != 0) {
+    const auto option = single.find(argv[i]);
+    if (!candidate && option == single.end()) {
       options.rest.push_back(argv[i]);
     } else if (i + 1 == argc) {
       options.wrong = true;
     } else if (candidate) {
       options.candidates.emplace_back(argv[++i]);
     } else {
-      options.shape = argv[++i];
+      *option->second = argv[++i];
     }
   }
-  options.wrong = options.wrong || options.candidates.empty() != options.shape.empty();
+  options.wrong = options.wrong || options.candidates.empty() != options.shape.empty() ||
+                  options.database.empty() != options.cache.empty();
   return options;
 }
 
@@ -52,7 +58,11 @@ int main(int argc, char** argv) try {
     std::fputs(kUsage, stderr);
     return 2;
   }
-  if (options.candidates.empty()) muse::bench::register_harness(MUSE_SOURCE_DIR);
+  if (!options.database.empty()) {
+    muse::bench::register_pipelines(options.database, options.cache);
+  } else if (options.candidates.empty()) {
+    muse::bench::register_harness(MUSE_SOURCE_DIR);
+  }
   for (const std::string& candidate : options.candidates) {
     muse::bench::register_candidate(candidate, options.shape);
   }
