@@ -11,17 +11,10 @@
 
 #include "tuner/arena.h"
 #include "tuner/cases.h"
+#include "tuner/partials_view.h"
 #include "tuner/target_memory.h"
 
 namespace muse::tuner {
-
-/// Split-KV partials as read back, up to the largest split count in use; what nobody may read is
-/// zero.
-struct PartialsView {
-  std::vector<uint8_t> o;
-  std::vector<float> lse;
-  std::vector<int32_t> n_splits;
-};
 
 /// A Feed where a chain can be fed from, with what the reference makes of it.
 struct FeedOnTarget {
