@@ -371,6 +371,14 @@ class CommaPunctuation : public std::numpunct<char> {
   std::string do_grouping() const override { return "\3"; }
 };
 
+TEST(Emit, HowAPipelineIsLaunchedStaysInItsKeyAndIsNoCandidate) {
+  DispatchTable overlapping = sample_table();
+  overlapping.rows.front().pipeline = kFast + " + pdl";
+  const std::string text = dispatch_header(overlapping);
+  EXPECT_NE(text.find('"' + kFast + " + pdl\""), std::string::npos);
+  EXPECT_EQ(text.find("\"pdl\""), std::string::npos);
+}
+
 TEST(Emit, WritesNumbersWithAPointUnderAnyLocale) {
   const std::string expected = dispatch_header(sample_table());
   const std::locale before =
