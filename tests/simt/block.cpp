@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Switching between fibers, who runs next, who waits for whom, and what goes wrong in a kernel.
 #include "tests/simt/block.h"
 
 #include <sys/mman.h>
@@ -51,15 +52,11 @@ void leave_for([[maybe_unused]] Fiber& self, [[maybe_unused]] const Fiber& next)
   __sanitizer_start_switch_fiber(&self.fake_stack, next.stack, next.stack_bytes);
 #endif
 }
-void arrived_at([[maybe_unused]] Fiber& self, [[maybe_unused]] Fiber* main) {
+void arrived_at([[maybe_unused]] Fiber& self, [[maybe_unused]] Fiber& from) {
 #if defined(MUSE_SIMT_ASAN)
   const void* stack = nullptr;
-  size_t bytes = 0;
-  __sanitizer_finish_switch_fiber(self.fake_stack, &stack, &bytes);
-  if (main && !main->stack) {  // the OS thread's own stack, learned on the way out of it
-    main->stack = const_cast<void*>(stack);
-    main->stack_bytes = bytes;
-  }
+  __sanitizer_finish_switch_fiber(self.fake_stack, &stack, &from.stack_bytes);
+  from.stack = const_cast<void*>(stack);  // the OS thread's own is learned here
 #endif
 }
 
@@ -76,8 +73,9 @@ void on_fault(int signal, siginfo_t* info, void*) {
     std::signal(signal, SIG_DFL);  // not a kernel's: strikes again when this returns
     return;
   }
-  running->fail((signal == SIGFPE ? "division by zero at " : "illegal access of address ") +
+  running->note((signal == SIGFPE ? "division by zero at " : "illegal access of address ") +
                 hex(reinterpret_cast<uintptr_t>(info->si_addr)));
+  running->abandon();
 }
 #endif
 
@@ -113,7 +111,7 @@ Block::~Block() {
 /// Where a fresh fiber starts.
 void Block::enter() {
   Block& block = *running;
-  arrived_at(*block.current_, &block.main_);
+  arrived_at(*block.current_, *block.left_);
   block.live();
 }
 
@@ -130,6 +128,7 @@ void Block::live() {
   Fiber& self = *current_;
   leave_for(self, next);
   if (_setjmp(self.context) == 0) {
+    left_ = &self;
     current_ = &next;
     if (next.started) _longjmp(next.context, 1);
     next.started = true;
@@ -141,7 +140,7 @@ void Block::live() {
     makecontext(&context, &Block::enter, 0);
     setcontext(&context);
   }
-  arrived_at(*current_, nullptr);
+  arrived_at(*current_, *left_);
   threadIdx = current_->index;
 }
 
@@ -152,7 +151,6 @@ std::string Block::run(const Kernel& kernel, const void* arguments, const Launch
   reset(shape, number);
   running = this;
   main_.started = true;
-  main_.stack = nullptr;
   current_ = &main_;
   switch_to(fiber(odd_ ? static_cast<unsigned>(warps_.size()) - 1 : 0, 0));
   running = nullptr;
@@ -247,8 +245,9 @@ void Block::go_on() {
   switch_to(main_);
 }
 
-void Block::fail(const std::string& what) {
-  error_ = place(*current_) + ": " + what;
+void Block::note(const std::string& what) { error_ = place(*current_) + ": " + what; }
+
+void Block::abandon() {
   switch_to(main_);
   __builtin_unreachable();
 }
@@ -298,7 +297,10 @@ void Block::rendezvous(const char* operation, unsigned mask, void* operand, Comp
   Fiber& self = *current_;
   Warp& warp = warps_[self.warp];
   const unsigned bit = 1U << self.lane;
-  if ((mask & bit) == 0) fail(std::string(operation) + " with a mask that lacks the lane itself");
+  if ((mask & bit) == 0) {
+    note(std::string(operation) + " with a mask that lacks the lane itself");
+    abandon();
+  }
   size_t i = 0;
   while (i < warp.groups.size() &&
          (warp.groups[i].compute != compute || warp.groups[i].mask != mask)) {
@@ -334,8 +336,9 @@ void Block::start_copy(const Copy& copy) {
     return reinterpret_cast<uintptr_t>(address) % copy.bytes != 0;
   };
   if (misaligned(copy.target) || misaligned(copy.source)) {
-    fail("an asynchronous copy's address is not aligned to " + std::to_string(copy.bytes) +
+    note("an asynchronous copy's address is not aligned to " + std::to_string(copy.bytes) +
          " bytes");
+    abandon();
   }
   current_->copies.push_back(copy);
   current_->copies.back().group = current_->copy_group;
@@ -397,7 +400,10 @@ std::string Block::deadlock() const {
 
 // What kernels call. ----------------------------------------------------------------------------
 
-void fail(const std::string& what) { running->fail(what); }
+void fail(const char* what) {
+  running->note(what);
+  running->abandon();
+}
 unsigned lane_id() { return running->current().lane; }
 unsigned char* dynamic_shared() { return running->dynamic_shared(); }
 int block_barrier(int predicate) { return running->barrier(predicate); }
@@ -439,13 +445,16 @@ std::string text(const SourceLocation& location) {
 
 extern "C" [[noreturn]] void __ubsan_handle_type_mismatch_v1_abort(const TypeMismatch* data,
                                                                    uintptr_t address) {
-  const std::string where = text(data->location) + ": address " + muse::simt::hex(address);
-  muse::simt::fail(where + " is not aligned to " + std::to_string(1U << data->log_alignment) +
-                   " bytes");
+  using namespace muse::simt;
+  running->note(text(data->location) + ": address " + hex(address) + " is not aligned to " +
+                std::to_string(1U << data->log_alignment) + " bytes");
+  running->abandon();
 }
 
 extern "C" [[noreturn]] void __ubsan_handle_out_of_bounds_abort(const OutOfBounds* data,
                                                                 uintptr_t index) {
-  muse::simt::fail(text(data->location) + ": index " + std::to_string(index) +
-                   " is outside its array");
+  using namespace muse::simt;
+  running->note(text(data->location) + ": index " + std::to_string(index) +
+                " is outside its array");
+  running->abandon();
 }

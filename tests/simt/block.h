@@ -61,7 +61,11 @@ class Block {
                   uint64_t number);
 
   // In a kernel.
-  [[noreturn]] void fail(const std::string& what);
+  /// What went wrong, to be followed by abandon().
+  void note(const std::string& what);
+  /// Leaves the block for good. Nothing on the fiber's stack is destroyed, so that nobody may hold
+  /// memory there.
+  [[noreturn]] void abandon();
   bool in_kernel() const { return current_ != &main_; }
   int barrier(int predicate);
   void rendezvous(const char* operation, unsigned mask, void* operand, Compute compute);
@@ -104,6 +108,7 @@ class Block {
   std::vector<Warp> warps_;
   Fiber main_;
   Fiber* current_ = nullptr;
+  Fiber* left_ = nullptr;  // whose turn was before
   Kernel kernel_;
   const void* arguments_ = nullptr;
   unsigned threads_ = 0, living_ = 0, at_barrier_ = 0;

@@ -129,7 +129,7 @@ TEST(Emulator, RefusesMisalignedAccesses) {
   EXPECT_EQ(error(misaligned_kernel(), {{1}, {1}}, 4), "");
   const std::string what = error(misaligned_kernel(), {{1}, {1}}, 1);
   EXPECT_THAT(what, HasSubstr("thread (0, 0, 0) (warp 0, lane 0)"));
-  EXPECT_THAT(what, HasSubstr("not aligned to 16 bytes"));
+  EXPECT_THAT(what, HasSubstr("not aligned to 4 bytes"));
 }
 
 TEST(Emulator, TurnsAnIllegalAccessIntoAnErrorAndGoesOn) {

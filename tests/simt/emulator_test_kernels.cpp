@@ -112,7 +112,8 @@ __global__ void write_shared(const __grid_constant__ Args args) {
 }
 
 __global__ void misaligned(const __grid_constant__ Args args) {
-  args.out[0] = static_cast<int>(device::load_words4(args.in + args.number).word[0]);
+  const auto* bytes = reinterpret_cast<const unsigned char*>(args.in);
+  args.out[0] = *reinterpret_cast<const int*>(bytes + args.number);
 }
 
 __global__ void dereference_null(const __grid_constant__ Args args) {

@@ -52,7 +52,7 @@ void launch(const Kernel& kernel, const void* arguments, const LaunchShape& shap
 // From here on for code that runs in a kernel. ---------------------------------------------------
 
 /// Ends the launch with an Error that names block and thread.
-[[noreturn]] void fail(const std::string& what);
+[[noreturn]] void fail(const char* what);
 
 unsigned lane_id();
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Dealing the dimensions of small shapes.
 #include "tests/simt/shapes.h"
 
 #include <algorithm>

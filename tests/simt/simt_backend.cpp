@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Binding CUDA candidates to the kernels compiled for the emulator; memory is the host's.
 #include "tests/simt/simt_backend.h"
 
 #include <fmt/format.h>
