@@ -24,7 +24,7 @@ enum Fault : int {
 };
 inline constexpr int kFaults = 13;
 inline constexpr int kThreads = 128;
-inline constexpr int kGoodLaunches = 12;
+inline constexpr int kGoodLaunches = 4;
 inline constexpr int kPrints = 10000;
 inline constexpr uint64_t kSpinNs = 20000000000;
 
