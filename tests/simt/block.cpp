@@ -5,7 +5,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <new>
@@ -34,7 +33,7 @@ constexpr size_t kPageBytes = 4096;
 constexpr size_t kSharedAlignment = 1024;
 constexpr size_t kGuardBytes = 1024;  // before and behind the dynamic shared memory
 
-__thread Block* running = nullptr;
+__thread Block* running_block = nullptr;
 
 void allocate_stack(Fiber& fiber) {
   const size_t bytes = kStackBytes + kPageBytes;
@@ -60,25 +59,6 @@ void arrived_at([[maybe_unused]] Fiber& self, [[maybe_unused]] Fiber& from) {
 #endif
 }
 
-std::string hex(uint64_t value) {
-  char text[24];
-  std::snprintf(text, sizeof text, "0x%08llx", static_cast<unsigned long long>(value));
-  return text;
-}
-
-#if !defined(MUSE_SIMT_ASAN)
-/// Runs on the fiber's own stack, which is left for good.
-void on_fault(int signal, siginfo_t* info, void*) {
-  if (!running || !running->in_kernel()) {
-    std::signal(signal, SIG_DFL);  // not a kernel's: strikes again when this returns
-    return;
-  }
-  running->note((signal == SIGFPE ? "division by zero at " : "illegal access of address ") +
-                hex(reinterpret_cast<uintptr_t>(info->si_addr)));
-  running->abandon();
-}
-#endif
-
 std::string text(Index index) {
   return "(" + std::to_string(index.x) + ", " + std::to_string(index.y) + ", " +
          std::to_string(index.z) + ")";
@@ -86,14 +66,13 @@ std::string text(Index index) {
 
 }  // namespace
 
-void catch_illegal_accesses() {
-#if !defined(MUSE_SIMT_ASAN)
-  struct sigaction action = {};
-  action.sa_sigaction = on_fault;
-  action.sa_flags = SA_SIGINFO | SA_NODEFER;
-  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE}) sigaction(signal, &action, nullptr);
-#endif
+std::string hex(uint64_t value) {
+  char text[24];
+  std::snprintf(text, sizeof text, "0x%08llx", static_cast<unsigned long long>(value));
+  return text;
 }
+
+Block* Block::running() { return running_block; }
 
 Block::Block()
     : shared_memory_(new unsigned char[kMaximumSharedBytes + 2 * kGuardBytes + kSharedAlignment]) {
@@ -110,7 +89,7 @@ Block::~Block() {
 
 /// Where a fresh fiber starts.
 void Block::enter() {
-  Block& block = *running;
+  Block& block = *running_block;
   arrived_at(*block.current_, *block.left_);
   block.live();
 }
@@ -149,11 +128,11 @@ std::string Block::run(const Kernel& kernel, const void* arguments, const Launch
   kernel_ = kernel;
   arguments_ = arguments;
   reset(shape, number);
-  running = this;
+  running_block = this;
   main_.started = true;
   current_ = &main_;
   switch_to(fiber(odd_ ? static_cast<unsigned>(warps_.size()) - 1 : 0, 0));
-  running = nullptr;
+  running_block = nullptr;
   if (error_.empty()) error_ = broken_guard();
   // What an aborted kernel left on its stacks is given up.
   if (!error_.empty()) {
@@ -401,60 +380,19 @@ std::string Block::deadlock() const {
 // What kernels call. ----------------------------------------------------------------------------
 
 void fail(const char* what) {
-  running->note(what);
-  running->abandon();
+  running_block->note(what);
+  running_block->abandon();
 }
-unsigned lane_id() { return running->current().lane; }
-unsigned char* dynamic_shared() { return running->dynamic_shared(); }
-int block_barrier(int predicate) { return running->barrier(predicate); }
+unsigned lane_id() { return running_block->current().lane; }
+unsigned char* dynamic_shared() { return running_block->dynamic_shared(); }
+int block_barrier(int predicate) { return running_block->barrier(predicate); }
 void warp_rendezvous(const char* operation, unsigned mask, void* operand, Compute compute) {
-  running->rendezvous(operation, mask, operand, compute);
+  running_block->rendezvous(operation, mask, operand, compute);
 }
 void start_copy(void* target, const void* source, size_t bytes) {
-  running->start_copy({target, source, bytes, 0});
+  running_block->start_copy({target, source, bytes, 0});
 }
-void commit_copies() { running->commit_copies(); }
-void wait_copies(int pending) { running->wait_copies(pending); }
+void commit_copies() { running_block->commit_copies(); }
+void wait_copies(int pending) { running_block->wait_copies(pending); }
 
 }  // namespace muse::simt
-
-// The kernels are compiled with -fsanitize=alignment,bounds and without its runtime: what it finds
-// ends the launch as on a GPU. The layouts are the compilers' ABI.
-namespace {
-
-struct SourceLocation {
-  const char* file;
-  uint32_t line, column;
-};
-struct TypeMismatch {
-  SourceLocation location;
-  const void* type;
-  unsigned char log_alignment, kind;
-};
-struct OutOfBounds {
-  SourceLocation location;
-  const void* array_type;
-  const void* index_type;
-};
-
-std::string text(const SourceLocation& location) {
-  return std::string(location.file) + ":" + std::to_string(location.line);
-}
-
-}  // namespace
-
-extern "C" [[noreturn]] void __ubsan_handle_type_mismatch_v1_abort(const TypeMismatch* data,
-                                                                   uintptr_t address) {
-  using namespace muse::simt;
-  running->note(text(data->location) + ": address " + hex(address) + " is not aligned to " +
-                std::to_string(1U << data->log_alignment) + " bytes");
-  running->abandon();
-}
-
-extern "C" [[noreturn]] void __ubsan_handle_out_of_bounds_abort(const OutOfBounds* data,
-                                                                uintptr_t index) {
-  using namespace muse::simt;
-  running->note(text(data->location) + ": index " + std::to_string(index) +
-                " is outside its array");
-  running->abandon();
-}

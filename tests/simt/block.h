@@ -45,6 +45,9 @@ struct Fiber {
   int copy_group = 0;               ///< of the next copy
 };
 
+/// "0x0000ffff"
+std::string hex(uint64_t value);
+
 /// From then on an illegal access in a kernel ends its launch, not the process. Left to
 /// AddressSanitizer where that is on.
 void catch_illegal_accesses();
@@ -61,6 +64,7 @@ class Block {
                   uint64_t number);
 
   // In a kernel.
+  static Block* running();  ///< this OS thread's; null outside run()
   /// What went wrong, to be followed by abandon().
   void note(const std::string& what);
   /// Leaves the block for good. Nothing on the fiber's stack is destroyed, so that nobody may hold
