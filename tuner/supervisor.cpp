@@ -26,7 +26,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kTick{20};
 /// A stopped sweep has 3 s in all.
 constexpr milliseconds kStopGrace{500};
-constexpr milliseconds kFarewell{500};  ///< for an idle worker that was told to quit
+constexpr milliseconds kFarewell{500};       ///< for an idle worker that was told to quit
+constexpr milliseconds kCudaFarewell{5000};  ///< its context is torn down meanwhile
 /// From KILL until the worker counts as lost. A GPU's kernel that runs is taken off the device
 /// first.
 constexpr milliseconds kHostKillLimit{2000}, kCudaKillLimit{10000};
@@ -81,6 +82,7 @@ struct Supervisor::Impl {
   tl::expected<Reply, WorkerLoss> exchange(const Request& request, milliseconds deadline,
                                            milliseconds host_deadline, int entrants);
   void drain_words();
+  void dismiss();
   std::optional<Ending> put_down(milliseconds grace);
   WorkerLoss lose(Outcome outcome, const std::string& reason, int entrants);
   WorkerLoss lose_ended(const Ending& ending, int entrants, std::optional<int64_t> kills_before);
@@ -311,14 +313,22 @@ Supervisor::Supervisor(WorkerOptions options) : impl_(new Impl) {
   impl_->options = std::move(options);
 }
 
-Supervisor::~Supervisor() {
-  if (!impl_->worker) return;
-  // An idle worker takes its leave by itself; any other ends as hard as it must.
+/// An idle worker takes its leave by itself; any other ends as hard as it must.
+void Supervisor::Impl::dismiss() {
+  if (!worker) return;
   const std::string farewell = frame(encode(QuitRequest{}));
-  const bool sent = send(impl_->worker->socket.get(), farewell.data(), farewell.size(),
-                         MSG_NOSIGNAL) == static_cast<ssize_t>(farewell.size());
-  if (sent && collect(impl_->worker->pid, kFarewell)) return;
-  impl_->put_down(impl_->options.grace);
+  const bool sent = send(worker->socket.get(), farewell.data(), farewell.size(), MSG_NOSIGNAL) ==
+                    static_cast<ssize_t>(farewell.size());
+  const milliseconds patience = options.target == "host" ? kFarewell : kCudaFarewell;
+  if (!sent || !collect(worker->pid, patience)) put_down(options.grace);
+  worker.reset();
+}
+
+Supervisor::~Supervisor() { impl_->dismiss(); }
+
+void Supervisor::retire() {
+  impl_->dismiss();
+  impl_->spawned = 0;
 }
 
 tl::expected<Hello, WorkerLoss> Supervisor::hello() {

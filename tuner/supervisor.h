@@ -58,10 +58,12 @@ class Supervisor {
   tl::expected<ValidationReport, WorkerLoss> validate(const ValidateRequest& request);
   tl::expected<RoundReply, WorkerLoss> round(const RoundRequest& request);
   void set_deadline(std::chrono::milliseconds deadline);
+  /// Ends an idle worker in peace: the next request starts a fresh one, which needs no canary.
+  void retire();
   /// Worker could not be waited for (it ignores KILL), or the canary failed twice in a row: the
   /// device must be quarantined. Every later request fails at once.
   bool lost_device() const;
-  int respawns() const;
+  int respawns() const;  ///< workers that replaced a lost one, since retire()
 
  private:
   struct Impl;

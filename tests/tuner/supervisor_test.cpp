@@ -328,6 +328,17 @@ TEST_F(SupervisorTest, ReplacesAWorkerThatDiedWhileIdle) {
   EXPECT_EQ(supervisor.respawns(), 1);
 }
 
+TEST_F(SupervisorTest, ARetiredWorkerIsNoLossAndAFreshOneFollows) {
+  Supervisor supervisor(options());
+  const int64_t first = supervisor.hello().value().pid;
+  supervisor.retire();
+  EXPECT_FALSE(has_children());
+  supervisor.retire();  // nobody is there
+  EXPECT_TRUE(supervisor.validate(validation("gate/scalar")));
+  EXPECT_NE(supervisor.hello().value().pid, first);
+  EXPECT_EQ(supervisor.respawns(), 0);
+}
+
 TEST_F(SupervisorTest, WorkerDiesWithItsParent) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
