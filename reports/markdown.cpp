@@ -14,6 +14,7 @@ namespace {
 /// More rows than a reader of a comment scrolls through.
 constexpr size_t kMostRows = 40;
 constexpr size_t kMostCharacters = 160;
+constexpr size_t kMostInCode = 400;
 
 /// Inert in any Markdown: what could mean something is a numeric entity; cut at kMostCharacters.
 std::string plain(std::string_view data) {
@@ -35,9 +36,9 @@ std::string plain(std::string_view data) {
   return out;
 }
 
-/// A name as a code span where it can be one inside a table.
+/// A name as a code span where it can be one inside a table; a pipeline's is long.
 std::string code(std::string_view name) {
-  const bool simple = !name.empty() && name.size() <= kMostCharacters &&
+  const bool simple = !name.empty() && name.size() <= kMostInCode &&
                       std::all_of(name.begin(), name.end(), [](char c) {
                         return c >= ' ' && c < 0x7F && c != '`' && c != '|' && c != '\\';
                       });

@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <map>
+#include <optional>
 #include <thread>
 
 #include "db/store.h"
@@ -35,7 +36,7 @@ std::string config(const std::string& faults) {
 
 struct Found {
   std::string state, reason;
-  bool timed = false;
+  std::optional<double> median_ns;
 };
 
 class Faults : public ::testing::Test {
@@ -47,18 +48,19 @@ class Faults : public ::testing::Test {
       GTEST_SKIP() << error.what();
     }
   }
-  std::vector<std::string> words(const std::string& file) const {
+  std::vector<std::string> words(const std::string& file,
+                                 const std::string& database = "a.db") const {
     return {MUSE_TUNE_FAKES, "sweep",  file,      "--target",    "cuda:0",     "--stage", "gate",
-            "--db",          "a.db",   "--cache", cache_.path(), "--deadline", "1s",      "--timer",
+            "--db",          database, "--cache", cache_.path(), "--deadline", "1s",      "--timer",
             "auto",          "--json", "--quiet", "--any-build"};
   }
   /// By candidate key.
-  std::map<std::string, Found> found() const {
-    const db::Store store = db::Store::open(folder_ / "a.db", db::Open::kRead);
+  std::map<std::string, Found> found(const std::string& database = "a.db") const {
+    const db::Store store = db::Store::open(folder_ / database, db::Open::kRead);
     std::map<std::string, Found> trials;
     for (const auto& t : store.run_trials(store.last_run()->id)) {
       if (t.candidate.pipeline) continue;
-      trials[t.candidate.key] = {t.trial.state, t.trial.reason, t.median_ns.has_value()};
+      trials[t.candidate.key] = {t.trial.state, t.trial.reason, t.median_ns};
     }
     return trials;
   }
@@ -68,6 +70,11 @@ class Faults : public ::testing::Test {
 std::string name_of(Fault fault) { return "gate/fake_fault:fault=" + std::to_string(fault); }
 
 TEST_F(Faults, EachIsNamedAndCostsNobodyElse) {
+  write_file(folder_ / "clean.yaml", config("0"));
+  const CommandResult clean = fakes::run_command(words("clean.yaml", "clean.db"),
+                                                 {.folder = folder_.path(), .limit_s = kLimitS});
+  ASSERT_EQ(clean.exit_code, 0) << clean.err;
+  const auto unharmed = found("clean.db");
   write_file(folder_ / "faults.yaml", config("0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12"));
   const CommandResult result =
       fakes::run_command(words("faults.yaml"), {.folder = folder_.path(), .limit_s = kLimitS});
@@ -79,7 +86,12 @@ TEST_F(Faults, EachIsNamedAndCostsNobodyElse) {
     ASSERT_TRUE(trials.contains(good)) << good;
     EXPECT_TRUE(trials.at(good).state == "ok" || trials.at(good).state == "degraded")
         << good << ": " << trials.at(good).state << ": " << trials.at(good).reason;
-    EXPECT_TRUE(trials.at(good).timed) << good;
+    ASSERT_TRUE(trials.at(good).median_ns) << good;
+  }
+  for (const std::string both : {"gate/separate:threads=128", "gate/fake_fault:fault=0"}) {
+    ASSERT_TRUE(unharmed.contains(both) && unharmed.at(both).median_ns) << both;
+    EXPECT_NEAR(*trials.at(both).median_ns / *unharmed.at(both).median_ns, 1, 0.05)
+        << both << ": its time does not tell of its neighbours' faults";
   }
   const std::multimap<Fault, std::pair<std::string, std::string>> expected{
       {Fault::kIllegalAddress, {"crashed", "cudaErrorIllegalAddress"}},
@@ -103,7 +115,7 @@ TEST_F(Faults, EachIsNamedAndCostsNobodyElse) {
     const Found& trial = trials.at(name);
     EXPECT_EQ(trial.state, what.first) << name << ": " << trial.reason;
     EXPECT_NE(trial.reason.find(what.second), std::string::npos) << name << ": " << trial.reason;
-    EXPECT_FALSE(trial.timed) << name;
+    EXPECT_FALSE(trial.median_ns) << name;
   }
   EXPECT_LT(result.seconds, 60) << "hangs are cut off and workers replaced in seconds";
 }
