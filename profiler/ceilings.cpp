@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Measures the floors and ceilings of a GPU by both timers, and concludes what measuring costs.
 #include "profiler/ceilings.h"
 
 #include <fmt/format.h>

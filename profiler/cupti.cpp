@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Loads the tracing library, turns its refusals into remedies and gathers its records.
 #include "profiler/cupti.h"
 
 #include <cupti.h>

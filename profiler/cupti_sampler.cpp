@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Traces what runs before and what is timed as two regions, so that records find their part.
 #include "profiler/cupti_sampler.h"
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Flushes the L2 of the current device by reading a buffer of twice its size.
 #include "profiler/device_cache.h"
 
 #include <cuda_runtime_api.h>

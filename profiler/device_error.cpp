@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Turns the code of a failed CUDA call into an exception with the error's name and text.
 #include "profiler/device_error.h"
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Asks the CUDA runtime for devices, versions and properties, and makes a device current.
 #include "profiler/device_facts.h"
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The profiler's own kernels and their launches: nothing, a spin, reads, writes, copies, gathers.
 #include <cuda_runtime.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Allocates and frees memory of the current device.
 #include "profiler/device_memory.h"
 
 #include <cuda_runtime_api.h>

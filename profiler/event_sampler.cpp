@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Takes samples between two CUDA events and measures the step of their clock.
 #include "profiler/event_sampler.h"
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Evicts the caller's ranges line by line, or reads a big buffer on every CPU where it cannot.
 #include "profiler/host_cache.h"
 
 #include <fmt/format.h>

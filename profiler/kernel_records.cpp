@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Turns records into a sample, or into the reason why they are none; finds the step of the clock.
 #include "profiler/kernel_records.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Pushes and pops ranges of the NVTX domain; without CUDA there is nothing to do.
 #include "profiler/nvtx.h"
 
 #if defined(MUSE_HAS_CUDA)

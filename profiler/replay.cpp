@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Takes medians of samples, captures work into graphs, replays graphs by the published method.
 #include "profiler/replay.h"
 
 #include <cuda_runtime_api.h>

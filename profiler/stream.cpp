@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Creates, synchronises and destroys a stream that the default stream does not hold up.
 #include "profiler/stream.h"
 
 #include <cuda_runtime_api.h>

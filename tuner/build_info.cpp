@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Fills in what the build has written down: version, revision, compiler, flags.
 #include "tuner/build_info.h"
 
 #include "revision.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Writes to the two streams, lines up tables, words times, and redraws the line of progress.
 #include "tuner/console.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Downloads the splits in use and zeroes every slot that nobody may read.
 #include "tuner/partials_view.h"
 
 #include <algorithm>

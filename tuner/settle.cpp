@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Settles a group: gates first, then a stored race that decides or a fresh one, then selection.
 #include "tuner/settle.h"
 
 #include <fmt/format.h>

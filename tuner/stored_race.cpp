@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Writes a race's rules and exclusions as text, and replays its stored rounds.
 #include "tuner/stored_race.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Forks and execs a program with its streams in files, and kills it past its limit.
 #include "tests/fakes/command.h"
 
 #include <fcntl.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The table of planted faults: kind, candidate, the gate that fails first, and in which buffer.
 #include "tests/fakes/wrong_kernels.h"
 
 #include "tests/fakes/misbehaving/wrong_step.cuh"

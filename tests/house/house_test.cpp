@@ -24,17 +24,26 @@ struct Include {
   std::string file, header;
 };
 
+/// Every file of the folder that a compiler reads, for the host or for a GPU.
+std::vector<fs::path> sources(const std::string& folder) {
+  static const std::set<std::string> kEndings{".h", ".cpp", ".cu", ".cuh", ".inl"};
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::recursive_directory_iterator(kRoot / folder)) {
+    if (kEndings.contains(entry.path().extension())) found.push_back(entry.path());
+  }
+  EXPECT_FALSE(found.empty()) << folder;
+  return found;
+}
+
 std::vector<Include> project_includes(const std::string& folder) {
   static const std::regex kInclude(R"re(^\s*#\s*include\s*"([^"]+)")re");
   std::vector<Include> found;
-  for (const auto& entry : fs::recursive_directory_iterator(kRoot / folder)) {
-    const std::string ending = entry.path().extension();
-    if (ending != ".h" && ending != ".cpp" && ending != ".cuh" && ending != ".inl") continue;
-    std::istringstream text(fakes::read_file(entry.path()));
+  for (const fs::path& file : sources(folder)) {
+    std::istringstream text(fakes::read_file(file));
     for (std::string line; std::getline(text, line);) {
       std::smatch match;
       if (std::regex_search(line, match, kInclude)) {
-        found.push_back({fs::relative(entry.path(), kRoot).string(), match[1]});
+        found.push_back({fs::relative(file, kRoot).string(), match[1]});
       }
     }
   }
@@ -65,11 +74,10 @@ TEST(House, ArrowsRunOneWay) {
 TEST(House, OnlyTheTunerPrints) {
   static const std::regex kPrints(R"(\b(printf|puts|fputs|std::cout|std::cerr|exit)\s*(\(|<<))");
   for (const char* folder : {"variants", "profiler", "db", "reports"}) {
-    for (const auto& entry : fs::recursive_directory_iterator(kRoot / folder)) {
-      if (entry.path().extension() != ".cpp" && entry.path().extension() != ".h") continue;
-      std::istringstream text(fakes::read_file(entry.path()));
+    for (const fs::path& file : sources(folder)) {
+      std::istringstream text(fakes::read_file(file));
       for (std::string line; std::getline(text, line);) {
-        EXPECT_FALSE(std::regex_search(line, kPrints)) << entry.path() << ": " << line;
+        EXPECT_FALSE(std::regex_search(line, kPrints)) << file << ": " << line;
       }
     }
   }
@@ -99,15 +107,27 @@ TEST(House, EveryVariantHasASourceClosure) {
   }
 }
 
+/// The comment that `text` goes on with, its lines joined; empty where it goes on otherwise.
+std::string leading_comment(std::istream& text) {
+  std::string comment;
+  for (std::string line; std::getline(text, line) && line.starts_with("// ");) {
+    comment += (comment.empty() ? "" : " ") + line.substr(3);
+  }
+  return comment;
+}
+
 TEST(House, EverySourceStartsWithLicenceAndPurpose) {
+  // Several words up to a full stop, which no directive to a tool has.
+  static const std::regex kSentence(R"(^\S+ .*\.( |$))");
   for (const char* folder : {"variants", "profiler", "db", "reports", "tuner", "tests", "cmake"}) {
-    for (const auto& entry : fs::recursive_directory_iterator(kRoot / folder)) {
-      const std::string ending = entry.path().extension();
-      if (ending != ".h" && ending != ".cpp" && ending != ".cuh" && ending != ".inl") continue;
-      if (entry.path().string().find("/golden/") != std::string::npos) continue;
-      EXPECT_TRUE(fakes::read_file(entry.path()).starts_with(
-          "// SPDX-License-Identifier: Apache-2.0\n"))
-          << entry.path();
+    for (const fs::path& file : sources(folder)) {
+      if (file.string().find("/golden/") != std::string::npos) continue;
+      std::istringstream text(fakes::read_file(file));
+      std::string licence;
+      std::getline(text, licence);
+      EXPECT_EQ(licence, "// SPDX-License-Identifier: Apache-2.0") << file;
+      EXPECT_TRUE(std::regex_search(leading_comment(text), kSentence))
+          << file << " does not say on line 2 what it is for";
     }
   }
 }
@@ -120,13 +140,13 @@ TEST(House, BinaryNeedsOnlyLibcAndLibm) {
   ASSERT_EQ(dynamic.exit_code, 0) << dynamic.err;
   static const std::regex kNeeded(R"(NEEDED.*\[([^\]]+)\])");
   std::set<std::string> needed;
-  for (std::sregex_iterator i(dynamic.out.begin(), dynamic.out.end(), kNeeded), end; i != end; ++i) {
+  for (std::sregex_iterator i(dynamic.out.begin(), dynamic.out.end(), kNeeded), end; i != end;
+       ++i) {
     needed.insert((*i)[1]);
   }
   EXPECT_TRUE(needed.contains("libc.so.6"));
   for (const std::string& library : needed) {
-    EXPECT_TRUE(library == "libc.so.6" || library == "libm.so.6" ||
-                library.starts_with("ld-linux"))
+    EXPECT_TRUE(library == "libc.so.6" || library == "libm.so.6" || library.starts_with("ld-linux"))
         << library;
   }
 }
