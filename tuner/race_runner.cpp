@@ -27,6 +27,13 @@ auto RaceRunner::forgiving(Ask ask) const -> decltype(ask()) {
   }
 }
 
+bool RaceRunner::is_the_end(const WorkerLoss& loss) {
+  if (!loss.no_worker) return false;
+  gave_up_ = true;
+  no_worker_ = loss.reason;
+  return true;
+}
+
 void RaceRunner::strike(Entrant& entrant, int strikes, const WorkerLoss& loss) {
   entrant.trial.strikes += strikes;
   if (entrant.trial.strikes < kStrikes) {
@@ -65,6 +72,7 @@ bool RaceRunner::validate(const RaceGroup& group, Entrant& entrant) {
       return true;
     }
     if (report.error().outcome == Outcome::kPending) return false;  // stopped
+    if (is_the_end(report.error())) return false;
     strike(entrant, 1, report.error());
     if (is_final(entrant.outcome())) return true;
   }
@@ -103,6 +111,7 @@ std::vector<int> RaceRunner::find_culprits(const RaceGroup& group, std::vector<E
     if (!keep_on_()) return out;
     const auto alone = forgiving([&] { return supervisor_.round(request(group, entrants, {i})); });
     if (alone || alone.error().outcome == Outcome::kPending) continue;
+    if (is_the_end(alone.error())) return out;
     strike(entrants[i], kStrikes, alone.error());
     out.push_back(i);
   }
@@ -137,6 +146,7 @@ std::optional<StoredRace> RaceRunner::race(const RaceGroup& group, std::vector<E
         forgiving([&] { return supervisor_.round(request(group, entrants, order->entrants)); });
     if (!reply) {
       if (reply.error().outcome == Outcome::kPending) return std::nullopt;
+      if (is_the_end(reply.error())) return std::nullopt;
       for (const int i : find_culprits(group, entrants, *order, reply.error())) {
         records_.add_exclusion(id, entrants[i], entrants[i].trial.reason);
         race.exclude(i, entrants[i].trial.reason);

@@ -42,6 +42,8 @@ class RaceRunner {
   int rounds() const { return rounds_; }
   /// Workers died again and again and no candidate could be blamed: nothing more is worth trying.
   bool gave_up() const { return gave_up_; }
+  /// Why no worker starts any more; empty where one does. It gave up then.
+  const std::string& no_worker() const { return no_worker_; }
   /// Called after each round and each validation.
   std::function<void()> tick = [] {};
 
@@ -51,6 +53,8 @@ class RaceRunner {
   /// Asks again where the worker's end is not known to be a candidate's doing.
   template <class Ask>
   auto forgiving(Ask ask) const -> decltype(ask());
+  /// True where the loss is that no worker starts: then nobody is blamed, and all is over.
+  bool is_the_end(const WorkerLoss& loss);
   void strike(Entrant& entrant, int strikes, const WorkerLoss& loss);
   std::vector<int> find_culprits(const RaceGroup& group, std::vector<Entrant>& entrants,
                                  const RoundOrder& order, const WorkerLoss& loss);
@@ -61,6 +65,7 @@ class RaceRunner {
   std::function<bool()> keep_on_;
   int rounds_ = 0;
   bool gave_up_ = false;
+  std::string no_worker_;
 };
 
 }  // namespace muse::tuner

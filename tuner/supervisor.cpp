@@ -82,7 +82,7 @@ struct Supervisor::Impl {
   tl::expected<Reply, WorkerLoss> exchange(const Request& request, milliseconds deadline,
                                            milliseconds host_deadline, int entrants);
   void drain_words();
-  void dismiss();
+  bool dismiss();
   std::optional<Ending> put_down(milliseconds grace);
   WorkerLoss lose(Outcome outcome, const std::string& reason, int entrants);
   WorkerLoss lose_ended(const Ending& ending, int entrants, std::optional<int64_t> kills_before);
@@ -296,6 +296,7 @@ template <class Expected>
 tl::expected<Expected, WorkerLoss> Supervisor::Impl::ask(const Request& request, int entrants) {
   if (auto failure = ensure()) {
     failure->blameless = true;
+    failure->no_worker = failure->outcome != Outcome::kPending;
     return tl::unexpected(*std::move(failure));
   }
   auto reply = exchange(request, options.deadline, options.host_deadline, entrants);
@@ -313,22 +314,24 @@ Supervisor::Supervisor(WorkerOptions options) : impl_(new Impl) {
   impl_->options = std::move(options);
 }
 
-/// An idle worker takes its leave by itself; any other ends as hard as it must.
-void Supervisor::Impl::dismiss() {
-  if (!worker) return;
+/// An idle worker takes its leave by itself, which is told; any other ends as hard as it must.
+bool Supervisor::Impl::dismiss() {
+  if (!worker) return false;
   const std::string farewell = frame(encode(QuitRequest{}));
   const bool sent = send(worker->socket.get(), farewell.data(), farewell.size(), MSG_NOSIGNAL) ==
                     static_cast<ssize_t>(farewell.size());
   const milliseconds patience = options.target == "host" ? kFarewell : kCudaFarewell;
-  if (!sent || !collect(worker->pid, patience)) put_down(options.grace);
+  const std::optional<Ending> ending =
+      sent ? collect(worker->pid, patience) : std::optional<Ending>();
+  if (!ending) put_down(options.grace);
   worker.reset();
+  return ending && ending->signal == 0 && ending->status == 0;
 }
 
 Supervisor::~Supervisor() { impl_->dismiss(); }
 
 void Supervisor::retire() {
-  impl_->dismiss();
-  impl_->spawned = 0;
+  if (impl_->dismiss()) impl_->spawned = 0;
 }
 
 tl::expected<Hello, WorkerLoss> Supervisor::hello() {

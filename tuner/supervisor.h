@@ -23,19 +23,20 @@ struct WorkerLoss {
   /// Not known to be a candidate's doing: a KILL or TERM that was not the supervisor's, or a worker
   /// that did not start or failed its canary.
   bool blameless = false;
+  bool no_worker = false;  ///< none could be started: nothing of the request has run
   std::string last_words;  ///< the end of its stderr, at most 8 KiB, as plain_text()
   /// It never came up: the worker's refusal, "device" or "timer" in `what`.
   std::optional<Refusal> refusal;
 };
 
 struct WorkerOptions {
-  std::filesystem::path executable;  ///< default: this process's own
-  std::string target = "host";  ///< "host" or "cuda:N"
-  std::string timer = "host";   ///< profiler::name of a timer that the target has
-  std::filesystem::path cache;  ///< cubins; CUDA only
-  std::string toolkit;          ///< that those were compiled with; CUDA only
-  std::chrono::milliseconds deadline{2000};         ///< for one launch or binding of a variant
-  std::chrono::milliseconds grace{1000};            ///< from TERM to KILL
+  std::filesystem::path executable;          ///< default: this process's own
+  std::string target = "host";               ///< "host" or "cuda:N"
+  std::string timer = "host";                ///< profiler::name of a timer that the target has
+  std::filesystem::path cache;               ///< cubins; CUDA only
+  std::string toolkit;                       ///< that those were compiled with; CUDA only
+  std::chrono::milliseconds deadline{2000};  ///< for one launch or binding of a variant
+  std::chrono::milliseconds grace{1000};     ///< from TERM to KILL
   std::chrono::milliseconds start_deadline{30000};  ///< for the worker's hello, and for the canary
   /// For the host's own work between two launches (inputs, references): a hang of ours.
   std::chrono::milliseconds host_deadline{600000};
@@ -58,7 +59,8 @@ class Supervisor {
   tl::expected<ValidationReport, WorkerLoss> validate(const ValidateRequest& request);
   tl::expected<RoundReply, WorkerLoss> round(const RoundRequest& request);
   void set_deadline(std::chrono::milliseconds deadline);
-  /// Ends an idle worker in peace: the next request starts a fresh one, which needs no canary.
+  /// Ends an idle worker: the next request starts a fresh one. Where the worker left in peace, that
+  /// one needs no canary.
   void retire();
   /// Worker could not be waited for (it ignores KILL), or the canary failed twice in a row: the
   /// device must be quarantined. Every later request fails at once.

@@ -122,6 +122,7 @@ bool Sweeper::keep_on() {
     result_.stop_signal = *options_.stop_signal;
   } else if (supervisor_.lost_device() || runner_.gave_up()) {
     result_.device_lost = true;
+    result_.no_worker = runner_.no_worker();
   } else if (options_.budget && progress_.elapsed_s() > options_.budget->count()) {
     result_.out_of_budget = true;
   } else {
@@ -304,6 +305,7 @@ ExitCode exit_code(const SweepResult& result) {
   if (result.stop_signal != 0) {
     return result.stop_signal == 2 ? ExitCode::kInterrupted : ExitCode::kTerminated;
   }
+  if (!result.no_worker.empty()) return ExitCode::kEnvironment;
   // Without one valid pipeline there is nothing to run in production.
   const bool valid = std::any_of(result.winners.begin(), result.winners.end(), [](const Winner& w) {
     return w.span == muse::name(kWholeStep) && !w.chain.empty();

@@ -27,6 +27,7 @@ struct SweepResult {
   bool out_of_budget = false;
   int stop_signal = 0;  ///< SIGINT, SIGTERM or 0
   bool device_lost = false;
+  std::string no_worker;  ///< not empty: why none starts any more
 };
 
 struct SweepOptions {

@@ -339,6 +339,32 @@ TEST_F(SupervisorTest, ARetiredWorkerIsNoLossAndAFreshOneFollows) {
   EXPECT_EQ(supervisor.respawns(), 0);
 }
 
+TEST_F(SupervisorTest, RetiringAfterALossStillAsksForTheCanary) {
+  Supervisor supervisor(options());
+  EXPECT_FALSE(supervisor.validate(validation("gate/fake_exit0")));
+  supervisor.retire();  // nobody is there who could leave in peace
+  EXPECT_TRUE(supervisor.hello());
+  EXPECT_EQ(supervisor.respawns(), 1);
+}
+
+TEST_F(SupervisorTest, AWorkerThatDoesNotStartIsNobodysFault) {
+  const std::filesystem::path copy = std::filesystem::path(folder_) / "worker";
+  std::filesystem::copy_file(MUSE_TUNE_FAKES, copy);
+  WorkerOptions from_copy = options();
+  from_copy.executable = copy;
+  Supervisor supervisor(from_copy);
+  const auto first = supervisor.hello();
+  ASSERT_TRUE(first);
+  std::filesystem::remove(copy);
+  const auto died = supervisor.validate(validation("gate/fake_exit0"));
+  ASSERT_FALSE(died);
+  EXPECT_FALSE(died.error().no_worker);
+  const auto refused = supervisor.validate(validation("gate/scalar"));
+  ASSERT_FALSE(refused);
+  EXPECT_TRUE(refused.error().no_worker);
+  EXPECT_TRUE(refused.error().blameless);
+}
+
 TEST_F(SupervisorTest, WorkerDiesWithItsParent) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);

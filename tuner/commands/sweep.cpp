@@ -114,14 +114,16 @@ ExitCode run(const Options& options) {
   catch_stops();
   require_release_build(options.any_build);
   const Spec spec = load_config(options.config);
-  const TargetAtHand target = resolve_target(options.target);
-  const TimerChoice timer = resolve_timer(spec, options.timer, target.name);
   SweepOptions sweep_options{.seed = parse_seed(options.seed, spec.measure.seed),
                              .budget = std::nullopt,
                              .stop_signal = &stop_signal};
   if (!options.budget.empty()) sweep_options.budget = parse_duration("--budget", options.budget);
   sweep_options.deadline_floor = std::chrono::duration_cast<std::chrono::milliseconds>(
       parse_duration("--deadline", options.deadline));
+  // Usage first: finding a GPU takes a worker.
+  if (options.target != "auto") resolve_timer(spec, options.timer, options.target);
+  const TargetAtHand target = resolve_target(options.target);
+  const TimerChoice timer = resolve_timer(spec, options.timer, target.name);
   const Known nothing_known = [](const auto&...) { return std::optional<Outcome>(); };
   const auto plan =
       make_plan(spec, Registry::global(), target.device_class, options.filter(), nothing_known);
@@ -172,8 +174,13 @@ ExitCode run(const Options& options) {
                   outcome_text(result), result.measured, result.reused, result.rounds));
   if (result.stop_signal != 0) say("stopped; the same command goes on from here");
   if (result.out_of_budget) say("the budget ended; the same command goes on from here");
-  if (result.device_lost)
+  if (!result.no_worker.empty()) {
+    say_error(
+        fmt::format("no worker starts any more: {}; nothing is lost, the same command goes on",
+                    result.no_worker));
+  } else if (result.device_lost) {
     say_error("workers cannot be ended, or die whatever they run: the device needs a look");
+  }
   const ExitCode code = exit_code(result);
   if (code == ExitCode::kIncomplete || code == ExitCode::kGateFailed) {
     say(fmt::format("why: muse-tune status --db {} --failures", options.database));
