@@ -67,6 +67,7 @@ class Pool {
   const CompileOptions& options_;
   CubinCache cache_;
   std::set<std::string> known_;
+  std::set<std::string> killed_;  ///< whose process somebody ended: each is tried once more
   std::deque<Candidate> waiting_;
   std::map<std::string, CompileResult> results_;
 };
@@ -93,8 +94,9 @@ CompileResult Pool::result_of(
     const Candidate& candidate,
     const tl::expected<CompileReply, CompilerProcess::Loss>& reply) const {
   if (!reply) {
-    return failure(reply.error().late ? Outcome::kCompileTimeout : Outcome::kCrashed,
-                   reply.error().reason);
+    const CompilerProcess::Loss& loss = reply.error();
+    if (loss.killed) return failure(Outcome::kPending, loss.reason + ", twice");
+    return failure(loss.late ? Outcome::kCompileTimeout : Outcome::kCrashed, loss.reason);
   }
   switch (reply->kind) {
     case CompileReply::Kind::kStored:
@@ -137,8 +139,12 @@ std::map<std::string, CompileResult> Pool::run() {
       if (!reply) continue;
       --busy;
       const std::string text = key(lane.candidate);
-      results_[text] = result_of(lane.candidate, *reply);
       if (!*reply) lane.process.reset();  // the next candidate gets a fresh one
+      if (!*reply && reply->error().killed && killed_.insert(text).second) {
+        waiting_.push_front(lane.candidate);
+        continue;
+      }
+      results_[text] = result_of(lane.candidate, *reply);
       options_.progress(text,
                         static_cast<double>(results_.size()) / static_cast<double>(known_.size()));
     }

@@ -37,7 +37,7 @@ struct Compiled {
 };
 
 /// How it ended: kOk, kCompileFailed, kCompileTimeout, kCrashed (the compiler did) or kPending
-/// (there is no compiler: nothing is known of the candidate).
+/// (there is no compiler, or somebody killed it twice: nothing is known of the candidate).
 struct CompileResult {
   Outcome outcome = Outcome::kOk;
   std::string reason;  ///< not ok: the compiler's log or what happened

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <system_error>
 
 namespace muse::tuner {
@@ -77,17 +78,17 @@ bool CompilerProcess::drain() {
   return got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
-tl::unexpected<CompilerProcess::Loss> CompilerProcess::lose(bool late, std::string reason) {
+tl::unexpected<CompilerProcess::Loss> CompilerProcess::lose(Loss loss) {
   if (pid_ > 0 && !end_child(pid_, kGrace, kKillLimit)) {
-    reason += fmt::format("; process {} does not end even when killed", pid_);
+    loss.reason += fmt::format("; process {} does not end even when killed", pid_);
   }
   pid_ = -1;
   deadline_.reset();
   if (error_output_) drain();
   if (const std::string line = words_.line(); !line.empty()) {
-    reason += "; its last words: " + line;
+    loss.reason += "; its last words: " + line;
   }
-  return tl::unexpected(Loss{late, std::move(reason)});
+  return tl::unexpected(std::move(loss));
 }
 
 std::optional<tl::expected<CompileReply, CompilerProcess::Loss>> CompilerProcess::look() {
@@ -97,22 +98,23 @@ std::optional<tl::expected<CompileReply, CompilerProcess::Loss>> CompilerProcess
   }
   const bool open = drain();
   const auto message = replies_.next();
-  if (!message) return lose(false, "compiler sent garbage: " + message.error());
+  if (!message) return lose({.reason = "compiler sent garbage: " + message.error()});
   if (*message) {
     const auto reply = decode_compile_reply(**message);
-    if (!reply) return lose(false, "compiler sent garbage: " + reply.error());
+    if (!reply) return lose({.reason = "compiler sent garbage: " + reply.error()});
     deadline_.reset();
     return *reply;
   }
   if (!open) {
     const std::optional<Ending> ending = collect(pid_, kKillLimit);
-    if (!ending) return lose(false, "compiler closed its channel");
+    if (!ending) return lose({.reason = "compiler closed its channel"});
     pid_ = -1;
-    return lose(false, "compiler " + ending->text());
+    return lose({.killed = ending->signal == SIGKILL || ending->signal == SIGTERM,
+                 .reason = "compiler " + ending->text()});
   }
   if (deadline_ && Clock::now() >= *deadline_) {
-    return lose(true, fmt::format("not compiled within {:.3g} s",
-                                  std::chrono::duration<double>(limit_).count()));
+    const double seconds = std::chrono::duration<double>(limit_).count();
+    return lose({.late = true, .reason = fmt::format("not compiled within {:.3g} s", seconds)});
   }
   return std::nullopt;
 }

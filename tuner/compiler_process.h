@@ -38,15 +38,16 @@ class CompilerProcess {
   void add_to(std::vector<pollfd>& fds) const;
   /// The process has ended, or makes no sense; it is of no use any more.
   struct Loss {
-    bool late = false;   ///< it was put down for its deadline
-    std::string reason;  ///< "compiler ended by signal 11 (SIGSEGV); its last words: ..."
+    bool late = false;    ///< it was put down for its deadline
+    bool killed = false;  ///< somebody else ended it (SIGKILL, SIGTERM): no word on its request
+    std::string reason;   ///< "compiler ended by signal 11 (SIGSEGV); its last words: ..."
   };
   /// Looks without waiting: nullopt while it works.
   std::optional<tl::expected<CompileReply, Loss>> look();
 
  private:
   CompilerProcess() = default;
-  tl::unexpected<Loss> lose(bool late, std::string reason);
+  tl::unexpected<Loss> lose(Loss loss);
   /// Reads what is there; false at the end of the stream.
   bool drain();
 

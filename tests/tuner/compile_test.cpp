@@ -32,7 +32,8 @@ class CompileTest : public testing::Test {
     variant_.entries = {"first", "second"};
   }
   void TearDown() override {
-    for (const char* name : {"MUSE_LIBRARY_PATH", "MUSE_STUB_NVRTC", "MUSE_STUB_NVRTC_ONLY"}) {
+    for (const char* name :
+         {"MUSE_LIBRARY_PATH", "MUSE_STUB_NVRTC", "MUSE_STUB_NVRTC_ONLY", "MUSE_STUB_NVRTC_ONCE"}) {
       unsetenv(name);
     }
   }
@@ -112,6 +113,23 @@ TEST_F(CompileTest, LosesOneCandidateToACompilerThatCrashes) {
   EXPECT_EQ(crashed.outcome, Outcome::kCrashed);
   EXPECT_NE(crashed.reason.find("SIGABRT"), std::string::npos) << crashed.reason;
   EXPECT_NE(crashed.reason.find("the stub gives up"), std::string::npos) << crashed.reason;
+}
+
+TEST_F(CompileTest, TriesAgainWhatACompilerWasCompilingWhenItWasKilled) {
+  misbehave("kill", "threads_64 ");
+  setenv("MUSE_STUB_NVRTC_ONCE", (cache_ / "mark").c_str(), 1);
+  const auto results = compile(options());
+  expect_others_fine(results);
+  EXPECT_TRUE(fs::exists(cache_ / "mark"));
+  EXPECT_EQ(results.at(key_of(64)).outcome, Outcome::kOk) << results.at(key_of(64)).reason;
+}
+
+TEST_F(CompileTest, LeavesOpenWhatACompilerWasKilledOverTwice) {
+  misbehave("kill", "threads_64 ");
+  const auto results = compile(options());
+  expect_others_fine(results);
+  EXPECT_EQ(results.at(key_of(64)).outcome, Outcome::kPending);
+  EXPECT_EQ(results.at(key_of(64)).reason, "compiler ended by signal 9 (SIGKILL), twice");
 }
 
 TEST_F(CompileTest, LosesOneCandidateToACompilerThatHangs) {

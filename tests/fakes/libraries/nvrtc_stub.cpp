@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for libnvrtc: misbehaves as MUSE_STUB_NVRTC says ("hang", "crash", "fail", "flood",
-// "old", "mute"), where MUSE_STUB_NVRTC_ONLY is set only for programs whose text contains it; else
-// its machine code is the program's text.
+// Stands in for libnvrtc: misbehaves as MUSE_STUB_NVRTC says ("hang", "crash", "kill", "fail",
+// "flood", "old", "mute"), where MUSE_STUB_NVRTC_ONLY is set only for programs whose text contains
+// it; else its machine code is the program's text. Where MUSE_STUB_NVRTC_ONCE names a file, it is
+// killed only until that file is there.
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -27,6 +30,11 @@ bool behaves(const char* how) {
 bool behaves(const char* how, const Program& program) {
   const char* only = std::getenv("MUSE_STUB_NVRTC_ONLY");
   return behaves(how) && (only == nullptr || program.text.find(only) != std::string::npos);
+}
+
+bool has_been_killed() {
+  const char* mark = std::getenv("MUSE_STUB_NVRTC_ONCE");
+  return mark != nullptr && open(mark, O_CREAT | O_EXCL | O_CLOEXEC, 0600) < 0;
 }
 
 std::string ptxas_log(const std::string& symbol) {
@@ -76,6 +84,7 @@ int nvrtcCompileProgram(Program* program, int, const char* const*) {
     std::fputs("the stub gives up\n", stderr);
     std::abort();
   }
+  if (behaves("kill", *program) && !has_been_killed()) std::raise(SIGKILL);
   if (behaves("fail", *program)) {
     program->log = "candidate.cu(3): error: the stub does not like it\n1 error detected\n";
     return kCompilationError;
