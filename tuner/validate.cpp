@@ -19,6 +19,9 @@ namespace {
 /// Ends a validation early; never leaves this file.
 struct Ended {};
 
+/// Of Partials that a combine alone is fed with: as many splits as fit.
+constexpr int64_t kMostFedBytes = int64_t{64} << 20;
+
 /// A chain's hand-off Partials, one or (fed) several to try; kO stands for none.
 std::vector<Handoff> partials_of(const Chain& chain, const Problem& problem) {
   for (const Candidate& candidate : chain) {
@@ -26,14 +29,23 @@ std::vector<Handoff> partials_of(const Chain& chain, const Problem& problem) {
     if (made.kind == HandoffKind::kPartials) return {made};
   }
   if (span(chain).first != Stage::kCombine) return {Handoff{.kind = HandoffKind::kO}};
+  // A few splits, three and more leave some unread; and many, for loops over more than one pass.
+  const std::vector<int64_t> few{5, 4, 3, 8, 16, 32, 2, 1}, many{255, 129, 67, 64, 33, 32, 17, 16};
+  const Candidate& first = chain.front();
+  const int64_t row_bytes =
+      problem.tokens() * problem.num_q_heads * problem.head_dim * size_bytes(Element::kF32);
   std::vector<Handoff> accepted;
   for (const PartialType type : {PartialType::kF32, PartialType::kBf16}) {
-    for (const int64_t capacity : {5, 4, 3, 8, 16, 32, 2, 1}) {  // three and more leave some unread
-      const Handoff fed{HandoffKind::kPartials, type, capacity};
-      const Candidate& first = chain.front();
-      if (!first.variant->consumes(problem, first.configuration, fed).ok()) continue;
-      accepted.push_back(fed);
-      break;
+    for (const auto& capacities : {few, many}) {
+      for (const int64_t capacity : capacities) {
+        const Handoff fed{HandoffKind::kPartials, type, capacity};
+        if (capacity > few.front() && capacity * row_bytes > kMostFedBytes) continue;
+        if (!first.variant->consumes(problem, first.configuration, fed).ok()) continue;
+        if (std::find(accepted.begin(), accepted.end(), fed) == accepted.end()) {
+          accepted.push_back(fed);
+        }
+        break;
+      }
     }
   }
   return accepted;

@@ -37,6 +37,7 @@ enum class Fault : uint8_t {
   kLseBase,
   // combine
   kLostSplit,
+  kLateSplitsLost,  ///< a loop that stops after its first pass of 16: shows where more are fed
   kEmptySplitRead,
   kSmallElement,
   // gate

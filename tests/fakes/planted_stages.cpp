@@ -247,6 +247,7 @@ void combine(const Step& step, uint16_t* o) {
   for (int64_t head = 0; head < p.tokens() * p.num_q_heads; ++head) {
     int64_t splits = step.buffers.n_splits[head / p.num_q_heads / p.q_len];
     if (step.fault == Fault::kLostSplit && splits > 1) --splits;
+    if (step.fault == Fault::kLateSplitsLost) splits = std::min(splits, int64_t{16});
     combine_head(step, head, splits, o);
   }
   if (step.fault == Fault::kSmallElement) {

@@ -221,6 +221,12 @@ TEST(Validate, JudgesTheGatesThatTheSpanTouchesWithEachFillThatMatters) {
   }
 }
 
+TEST(Validate, FeedsACombineMoreSplitsThanALoopTakesInOnePass) {
+  const ValidationReport report = judge({planted(Stage::kCombine, Fault::kLateSplitsLost)});
+  EXPECT_EQ(report.outcome, Outcome::kIncorrect);
+  EXPECT_EQ(report.reason.find("gate attention"), 0u) << report.reason;
+}
+
 TEST(Validate, AFusedSpanWithoutTapsIsUnmeasurable) {
   const ValidationReport report = judge({planted_fused(Fault::kSilentTaps)});
   EXPECT_EQ(report.outcome, Outcome::kUnmeasurable);
