@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Runs one race on the worker: gates, rounds, and what becomes of who crashes, hangs or gives no
+// sample.
 #include "tuner/race_runner.h"
 
 #include <fmt/format.h>
