@@ -26,17 +26,28 @@ std::vector<std::string> split_at_colons(const std::string& text) {
   return parts;
 }
 
+/// In their order.
+std::vector<std::string> each_once(const std::vector<std::string>& texts) {
+  std::vector<std::string> result;
+  for (const std::string& text : texts) {
+    if (std::find(result.begin(), result.end(), text) == result.end()) result.push_back(text);
+  }
+  return result;
+}
+
 /// Folders to look in; empty = the loader's own search.
 std::vector<std::string> folders() {
-  if (std::getenv("MUSE_LIBRARY_PATH")) return split_at_colons(environment("MUSE_LIBRARY_PATH"));
+  if (std::getenv("MUSE_LIBRARY_PATH"))
+    return each_once(split_at_colons(environment("MUSE_LIBRARY_PATH")));
   std::vector<std::string> result{""};
-  for (const std::string& toolkit :
+  for (std::string toolkit :
        {environment("CUDA_HOME"), environment("CUDA_PATH"), std::string("/usr/local/cuda")}) {
+    while (toolkit.size() > 1 && toolkit.ends_with('/')) toolkit.pop_back();
     if (toolkit.empty()) continue;
     result.push_back(toolkit + "/lib64");
     result.push_back(toolkit + "/extras/CUPTI/lib64");
   }
-  return result;
+  return each_once(result);
 }
 
 }  // namespace
