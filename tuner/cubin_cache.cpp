@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -120,6 +123,46 @@ std::optional<Compiled> parse(std::string_view content, const std::string& sourc
   }
 }
 
+/// What lies in the folder; nothing of one that cannot be read.
+std::vector<fs::path> entries_of(const fs::path& folder) {
+  std::vector<fs::path> paths;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; at != end; at.increment(error)) {
+    paths.push_back(at->path());
+  }
+  return paths;
+}
+
+bool holds_cubins(const fs::path& toolkit_folder) {
+  for (const fs::path& architecture : entries_of(toolkit_folder)) {
+    for (const fs::path& file : entries_of(architecture)) {
+      if (file.extension() == ".cubin") return true;
+    }
+  }
+  return false;
+}
+
+/// A write takes milliseconds. Younger temp files stay: their writer may be a process of another
+/// machine or container, whose number says nothing here.
+constexpr std::chrono::minutes kTempLife{10};
+
+/// Removes what writers left behind that were killed before they could rename it.
+void remove_orphans(const fs::path& folder) {
+  const auto now = fs::file_time_type::clock::now();
+  for (const fs::path& file : entries_of(folder)) {
+    int pid = 0, end = 0;
+    const std::string name = file.filename().string();
+    if (std::sscanf(name.c_str(), ".muse-%d-%*u.tmp%n", &pid, &end) != 1 || pid <= 0 ||
+        static_cast<size_t>(end) != name.size()) {
+      continue;
+    }
+    std::error_code error;
+    const auto written = fs::last_write_time(file, error);
+    if (error || now - written < kTempLife || kill(pid, 0) == 0 || errno != ESRCH) continue;
+    fs::remove(file, error);  // where it stays, it costs space alone
+  }
+}
+
 }  // namespace
 
 fs::path CubinCache::default_folder() {
@@ -157,6 +200,7 @@ void CubinCache::store(const Candidate& candidate, const std::string& toolkit,
     throw IoError(fmt::format("{}: cannot make the folder for compiled kernels: {}",
                               file.parent_path().string(), error.message()));
   }
+  remove_orphans(file.parent_path());
   const std::string rest =
       header(compiled, key(candidate)).dump(-1, ' ', false, json::error_handler_t::replace) + '\n' +
       compiled.cubin;
@@ -165,15 +209,10 @@ void CubinCache::store(const Candidate& candidate, const std::string& toolkit,
 
 std::string CubinCache::newest_toolkit() const {
   std::optional<Release> newest;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder_, error)) {
-    const auto release = release_of(entry.path().filename().string());
+  for (const fs::path& entry : entries_of(folder_)) {
+    const auto release = release_of(entry.filename().string());
     if (!release || (newest && *release < *newest)) continue;
-    bool has_one = false;
-    for (const auto& file : fs::recursive_directory_iterator(entry.path(), error)) {
-      has_one = has_one || file.path().extension() == ".cubin";
-    }
-    if (has_one) newest = release;
+    if (holds_cubins(entry)) newest = release;
   }
   return newest ? fmt::format("nvrtc {}.{}", newest->major, newest->minor) : "";
 }
