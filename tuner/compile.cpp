@@ -110,7 +110,7 @@ CompileResult Pool::result_of(
     case CompileReply::Kind::kUnavailable:
       return failure(Outcome::kPending, "not in the cache, and cannot be compiled: " + reply->text);
     case CompileReply::Kind::kNotStored:
-      throw IoError(reply->text);
+      throw IoError(reply->text + "; use --cache DIR");
     case CompileReply::Kind::kToolkit:
       break;
   }
@@ -155,6 +155,10 @@ std::map<std::string, CompileResult> Pool::run() {
 }  // namespace
 
 tl::expected<std::string, std::string> compiler_toolkit(const std::filesystem::path& executable) {
+  return find_compiler(executable).map([](const Compiler& compiler) { return compiler.toolkit; });
+}
+
+tl::expected<Compiler, std::string> find_compiler(const std::filesystem::path& executable) {
   auto process = CompilerProcess::start(executable);
   if (!process) return tl::unexpected("cannot start a compiler process: " + process.error());
   (*process)->ask({}, kLoadLimit);
@@ -163,7 +167,9 @@ tl::expected<std::string, std::string> compiler_toolkit(const std::filesystem::p
     const auto reply = (*process)->look();
     if (!reply) continue;
     if (!*reply) return tl::unexpected("NVRTC cannot be loaded: " + reply->error().reason);
-    if ((*reply)->kind == CompileReply::Kind::kToolkit) return (*reply)->text;
+    if ((*reply)->kind == CompileReply::Kind::kToolkit) {
+      return Compiler{(*reply)->text, (*reply)->targets};
+    }
     return tl::unexpected((*reply)->text);
   }
 }
@@ -182,6 +188,7 @@ int cc_of(std::string_view architecture) {
   constexpr std::string_view kPrefix = "sm_";
   if (!architecture.starts_with(kPrefix)) return 0;
   architecture.remove_prefix(kPrefix.size());
+  if (architecture.starts_with('0')) return 0;
   int cc = 0;
   size_t digits = 0;
   for (; digits < architecture.size() && digits < 4; ++digits) {
@@ -189,7 +196,8 @@ int cc_of(std::string_view architecture) {
     cc = cc * 10 + (architecture[digits] - '0');
   }
   const std::string_view suffix = architecture.substr(digits);
-  const bool is_one = digits >= 2 && (suffix.empty() || suffix == "a" || suffix == "f");
+  const bool is_one = digits >= 2 && (suffix.empty() || (suffix == "a" && cc >= 90) ||
+                                      (suffix == "f" && cc >= 100));
   return is_one ? cc : 0;
 }
 

@@ -56,7 +56,8 @@ class CubinCache {
   /// `toolkit`: "nvrtc 13.0"; `architecture`: "sm_90a". nullopt where it is not there or damaged.
   std::optional<Compiled> find(const Candidate& candidate, const std::string& toolkit,
                                const std::string& architecture) const;
-  /// Throws IoError or db::Error where the folder cannot be written.
+  /// Throws IoError or db::Error where the folder cannot be written. Removes temp files of writers
+  /// that were killed.
   void store(const Candidate& candidate, const std::string& toolkit,
              const std::string& architecture, const Compiled& compiled) const;
   /// The newest toolkit that some entry was compiled with; empty without one.
@@ -82,6 +83,14 @@ struct CompileOptions {
 tl::expected<std::string, std::string> compiler_toolkit(
     const std::filesystem::path& executable = {});
 
+/// NVRTC as it is here.
+struct Compiler {
+  std::string toolkit;       ///< "nvrtc 13.0"
+  std::vector<int> targets;  ///< compute capabilities it compiles for, ascending
+};
+/// As compiler_toolkit().
+tl::expected<Compiler, std::string> find_compiler(const std::filesystem::path& executable = {});
+
 /// Compiles what the cache does not have; by candidate key, CUDA candidates only. Without NVRTC of
 /// this toolkit everything must be in the cache; what is not is kPending with that reason. Throws
 /// IoError where no process starts or the cache cannot be written.
@@ -93,7 +102,8 @@ std::map<std::string, CompileResult> compile_all(const std::vector<Candidate>& c
 /// its exit status.
 int compile_worker_main(int fd, int parent_pid);
 
-/// The inverse of muse::cuda_architecture(), with or without a suffix; 0 for a text that is none.
+/// The inverse of muse::cuda_architecture(), with or without a suffix ("a" from 9.0 on, "f" from
+/// 10.0 on); 0 for a text that is none.
 int cc_of(std::string_view architecture);
 
 }  // namespace muse::tuner

@@ -25,7 +25,8 @@ std::string encode(const CompileRequest& request) {
 }
 
 std::string encode(const CompileReply& reply) {
-  return dump({{"kind", static_cast<int>(reply.kind)}, {"text", reply.text}});
+  return dump(
+      {{"kind", static_cast<int>(reply.kind)}, {"text", reply.text}, {"targets", reply.targets}});
 }
 
 tl::expected<CompileRequest, std::string> decode_compile_request(std::string_view text) {
@@ -50,7 +51,8 @@ tl::expected<CompileReply, std::string> decode_compile_reply(std::string_view te
       return tl::unexpected("no reply is of kind " + std::to_string(kind));
     }
     return CompileReply{.kind = static_cast<CompileReply::Kind>(kind),
-                        .text = value.at("text").get<std::string>()};
+                        .text = value.at("text").get<std::string>(),
+                        .targets = value.at("targets").get<std::vector<int>>()};
   } catch (const json::exception& error) {
     return tl::unexpected(std::string(error.what()));
   }

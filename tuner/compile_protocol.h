@@ -25,7 +25,7 @@ struct CompileRequest {
 
 struct CompileReply {
   enum class Kind : uint8_t {
-    kToolkit,      ///< text: "nvrtc 13.0"
+    kToolkit,      ///< text: "nvrtc 13.0"; targets
     kStored,       ///< the cubin lies in the cache
     kFailed,       ///< text: the log
     kUnavailable,  ///< text: why this toolkit's NVRTC cannot be had
@@ -33,6 +33,7 @@ struct CompileReply {
   };
   Kind kind = Kind::kFailed;
   std::string text;
+  std::vector<int> targets;  ///< compute capabilities
   bool operator==(const CompileReply&) const = default;
 };
 

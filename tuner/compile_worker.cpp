@@ -64,23 +64,24 @@ CompileReply compile(const Nvrtc& nvrtc, const CompileRequest& request) {
   const auto start = std::chrono::steady_clock::now();
   NvrtcResult result = nvrtc.compile(program);
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
-  if (!result.ok) return {Kind::kFailed, kept(result.log)};
+  if (!result.ok) return {Kind::kFailed, kept(result.log), {}};
   Compiled compiled = describe(candidate, std::move(result));
   compiled.compile_ms = took.count();
   try {
     CubinCache(request.cache).store(candidate, request.toolkit, request.architecture, compiled);
   } catch (const std::exception& error) {
-    return {Kind::kNotStored, plain_text(error.what())};
+    return {Kind::kNotStored, plain_text(error.what()), {}};
   }
-  return {Kind::kStored, ""};
+  return {Kind::kStored, "", {}};
 }
 
 CompileReply answer(const tl::expected<Nvrtc, std::string>& nvrtc, const CompileRequest& request) {
-  if (!nvrtc) return {Kind::kUnavailable, plain_text(nvrtc.error())};
-  if (request.variant.empty()) return {Kind::kToolkit, nvrtc->toolkit()};
+  if (!nvrtc) return {Kind::kUnavailable, plain_text(nvrtc.error()), {}};
+  if (request.variant.empty()) return {Kind::kToolkit, nvrtc->toolkit(), nvrtc->targets()};
   if (nvrtc->toolkit() != request.toolkit) {
-    return {Kind::kUnavailable, fmt::format("NVRTC here is {}, and {} is asked for",
-                                            nvrtc->toolkit(), request.toolkit)};
+    return {Kind::kUnavailable,
+            fmt::format("NVRTC here is {}, and {} is asked for", nvrtc->toolkit(), request.toolkit),
+            {}};
   }
   return compile(*nvrtc, request);
 }
@@ -103,9 +104,10 @@ int compile_worker_main(int fd, int parent_pid) {
   if (getppid() != parent_pid) return kOrphan;
   const rlimit no_core{0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
+  // Before the folder changes: search paths in the environment may be relative to it.
+  const tl::expected<Nvrtc, std::string> nvrtc = Nvrtc::load();
   // Line information holds the working directory: with one for all, equal sources give equal bytes.
   if (chdir("/") != 0) return kOrphan;
-  const tl::expected<Nvrtc, std::string> nvrtc = Nvrtc::load();
   MessageBuffer buffer;
   char bytes[65536];
   for (;;) {

@@ -49,7 +49,11 @@ NotCompiledMap known_failures(const Plan& plan, const Records& records) {
   return failed;
 }
 
-CompileOptions with_cache(CompileOptions options, const Toolchain& toolchain) {
+/// The caller's options for this toolchain, which must know the architecture.
+CompileOptions checked(CompileOptions options, const Toolchain& toolchain) {
+  if (const auto reason = unsupported(toolchain, options.architecture)) {
+    throw IoError(*reason + "; install a newer CUDA Toolkit");
+  }
   options.cache = toolchain.cache;
   return options;
 }
@@ -61,14 +65,28 @@ Toolchain find_toolchain(const std::string& cache) {
   const std::filesystem::path folder =
       cache.empty() ? CubinCache::default_folder() : std::filesystem::path(cache);
   toolchain.cache = std::filesystem::absolute(folder);
-  if (const auto toolkit = compiler_toolkit()) {
-    toolchain.toolkit = *toolkit;
+  if (const auto compiler = find_compiler()) {
+    toolchain.toolkit = compiler->toolkit;
+    toolchain.targets = compiler->targets;
   } else {
-    toolchain.missing = toolkit.error();
+    toolchain.missing = compiler.error();
     toolchain.toolkit = CubinCache(toolchain.cache).newest_toolkit();
     if (toolchain.toolkit.empty()) throw IoError(toolchain.missing);
   }
   return toolchain;
+}
+
+std::optional<std::string> unsupported(const Toolchain& toolchain,
+                                       const std::string& architecture) {
+  const std::vector<int>& targets = toolchain.targets;
+  const int cc = cc_of(architecture);
+  if (targets.empty() || std::find(targets.begin(), targets.end(), cc) != targets.end()) {
+    return std::nullopt;
+  }
+  std::vector<std::string> names;
+  for (const int target : targets) names.push_back(cuda_architecture(target));
+  return fmt::format("{}: not an architecture of {}; it compiles for {}", printable(architecture),
+                     toolchain.toolkit, fmt::join(names, ", "));
 }
 
 bool accepts(const Target& target, int cc) {
@@ -123,7 +141,7 @@ std::vector<Candidate> all_candidates(const Plan& plan, const Spec& spec, int cc
 NotCompiledMap prepare_kernels(const Plan& plan, const Toolchain& toolchain,
                                const CompileOptions& options) {
   return not_compiled(
-      compile_all(measured_candidates(plan), toolchain.toolkit, with_cache(options, toolchain)));
+      compile_all(measured_candidates(plan), toolchain.toolkit, checked(options, toolchain)));
 }
 
 NotCompiledMap prepare_kernels(const Plan& plan, const Toolchain& toolchain, Records& records,
@@ -132,7 +150,7 @@ NotCompiledMap prepare_kernels(const Plan& plan, const Toolchain& toolchain, Rec
   std::vector<Candidate> candidates = measured_candidates(plan);
   std::erase_if(candidates, [&](const Candidate& c) { return failed.contains(key(c)); });
   const std::map<std::string, CompileResult> results =
-      compile_all(candidates, toolchain.toolkit, with_cache(options, toolchain));
+      compile_all(candidates, toolchain.toolkit, checked(options, toolchain));
   records.store().transaction([&] {
     for (const Candidate& candidate : candidates) {
       const auto result = results.find(key(candidate));

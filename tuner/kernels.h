@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,12 @@ struct Toolchain {
   std::filesystem::path cache;  ///< absolute
   std::string toolkit;          ///< "nvrtc 13.0"
   std::string missing;          ///< why NVRTC cannot be loaded; empty = it can
+  std::vector<int> targets;     ///< Compiler::targets; empty where it cannot be loaded
 };
+/// Why the toolchain cannot compile for the architecture and what it can; nullopt where it can, or
+/// where NVRTC cannot be asked.
+std::optional<std::string> unsupported(const Toolchain& toolchain, const std::string& architecture);
+
 /// `cache`: --cache, empty = CubinCache::default_folder(). Without NVRTC the toolkit is that of the
 /// newest cubins in the cache. Throws IoError without a folder for it, and without NVRTC and
 /// cubins.
@@ -51,7 +57,7 @@ using NotCompiledMap = std::map<std::string, NotCompiled>;
 
 /// Compiles what the plan measures, stores kernel rows, and says what cannot be measured. A
 /// candidate whose trials already ended as not compiled is not tried again. The options' cache is
-/// the toolchain's.
+/// the toolchain's. Throws IoError where NVRTC does not know their architecture.
 NotCompiledMap prepare_kernels(const Plan& plan, const Toolchain& toolchain, Records& records,
                                const CompileOptions& options);
 /// The same without a database.

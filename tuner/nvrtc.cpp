@@ -23,6 +23,8 @@ constexpr char kRemedy[] =
 
 struct Nvrtc::Functions {
   Status (*version)(int* major, int* minor);
+  Status (*target_count)(int*);
+  Status (*targets)(int*);
   const char* (*error_string)(Status);
   Status (*create)(Program*, const char* text, const char* name, int headers,
                    const char* const* header_texts, const char* const* header_names);
@@ -47,6 +49,8 @@ std::string look_up(const profiler::DynamicLibrary& library, Functions& f) {
     if (!function && missing.empty()) missing = name;
   };
   set(f.version, "nvrtcVersion");
+  set(f.target_count, "nvrtcGetNumSupportedArchs");
+  set(f.targets, "nvrtcGetSupportedArchs");
   set(f.error_string, "nvrtcGetErrorString");
   set(f.create, "nvrtcCreateProgram");
   set(f.destroy, "nvrtcDestroyProgram");
@@ -96,7 +100,16 @@ tl::expected<Nvrtc, std::string> Nvrtc::load() {
     return tl::unexpected(
         fmt::format("{} is NVRTC {}.{}; {}", library->name(), major, minor, kRemedy));
   }
-  return Nvrtc(*std::move(library), std::move(functions), fmt::format("nvrtc {}.{}", major, minor));
+  int count = 0;
+  Status status = functions->target_count(&count);
+  std::vector<int> targets(status == kSuccess ? static_cast<size_t>(count) : 0);
+  if (status == kSuccess) status = functions->targets(targets.data());
+  if (status != kSuccess) {
+    return tl::unexpected(fmt::format("{} does not tell its architectures: {}; {}", library->name(),
+                                      functions->error_string(status), kRemedy));
+  }
+  return Nvrtc(*std::move(library), std::move(functions), fmt::format("nvrtc {}.{}", major, minor),
+               std::move(targets));
 }
 
 NvrtcResult Nvrtc::compile(const NvrtcProgram& input) const {

@@ -38,19 +38,23 @@ class Nvrtc {
 
   /// "nvrtc 13.0".
   const std::string& toolkit() const { return toolkit_; }
+  /// Compute capabilities that it compiles for, ascending.
+  const std::vector<int>& targets() const { return targets_; }
   NvrtcResult compile(const NvrtcProgram& program) const;
 
  private:
   struct Functions;
   Nvrtc(profiler::DynamicLibrary library, std::shared_ptr<const Functions> functions,
-        std::string toolkit)
+        std::string toolkit, std::vector<int> targets)
       : library_(std::move(library)),
         functions_(std::move(functions)),
-        toolkit_(std::move(toolkit)) {}
+        toolkit_(std::move(toolkit)),
+        targets_(std::move(targets)) {}
 
   profiler::DynamicLibrary library_;
   std::shared_ptr<const Functions> functions_;
   std::string toolkit_;
+  std::vector<int> targets_;
 };
 
 }  // namespace muse::tuner

@@ -3,12 +3,16 @@
 #include "tuner/compile.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <thread>
 
+#include "profiler/dynamic_library.h"
 #include "tests/fakes/command.h"
 #include "tuner/compile_protocol.h"
+#include "tuner/console.h"
 #include "tuner/kernels.h"
 #include "tuner/ptxas_log.h"
 #include "variants/kernel_source.h"
@@ -185,6 +189,44 @@ TEST_F(CompileTest, SaysWhereNvrtcWasSoughtAndWhatToDo) {
   EXPECT_NE(old.error().find("NVRTC 12.7"), std::string::npos) << old.error();
 }
 
+TEST_F(CompileTest, FindsNvrtcInAFolderRelativeToTheCallers) {
+  fs::create_directory_symlink(kStubFolder, cache_ / "libraries");
+  const auto result =
+      fakes::run_command({MUSE_TUNE, "compile", MUSE_SOURCE_DIR "/configs/quick.yaml", "--cache",
+                          cache_ / "cubins", "--defaults"},
+                         {.folder = cache_.path(), .environment = {"MUSE_LIBRARY_PATH=libraries"}});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+TEST_F(CompileTest, NamesEachFolderThatWasSearchedOnce) {
+  unsetenv("MUSE_LIBRARY_PATH");
+  setenv("CUDA_HOME", "/usr/local/cuda", 1);
+  setenv("CUDA_PATH", "/usr/local/cuda/", 1);
+  const auto library = profiler::DynamicLibrary::open({"libmuse_nowhere.so"});
+  unsetenv("CUDA_HOME");
+  unsetenv("CUDA_PATH");
+  ASSERT_FALSE(library);
+  const std::string& text = library.error();
+  for (const char* folder : {"cuda/lib64/", "cuda/extras/CUPTI/lib64/"}) {
+    const size_t first = text.find(folder);
+    ASSERT_NE(first, std::string::npos) << text;
+    EXPECT_EQ(text.find(folder, first + 1), std::string::npos) << text;
+  }
+}
+
+TEST_F(CompileTest, TellsWhatTheCompilerCompilesFor) {
+  const auto compiler = find_compiler(MUSE_TUNE);
+  ASSERT_TRUE(compiler) << compiler.error();
+  EXPECT_EQ(compiler->targets, (std::vector<int>{80, 89, 90, 100}));
+  const Toolchain toolchain{.cache = cache_.path(), .toolkit = kStub, .targets = compiler->targets};
+  EXPECT_FALSE(unsupported(toolchain, "sm_100f"));
+  EXPECT_TRUE(unsupported(toolchain, "sm_91a"));
+  // On a device that the compiler is too old for nothing is known of any candidate.
+  CompileOptions newer = options();
+  newer.architecture = "sm_120a";
+  EXPECT_THROW(prepare_kernels(Plan{}, toolchain, newer), IoError);
+}
+
 TEST_F(CompileTest, ServesFromTheCacheWithoutACompilerAndLeavesTheRestOpen) {
   ASSERT_EQ(compile_all({candidate(32)}, kStub, options()).size(), 1u);
   setenv("MUSE_LIBRARY_PATH", "/nowhere", 1);
@@ -218,7 +260,12 @@ TEST_F(CompileTest, ThrowsWhereTheCacheCannotBeWritten) {
   fakes::write_file(cache_ / "file", "");
   CompileOptions blocked = options();
   blocked.cache = cache_.path() / "file";
-  EXPECT_THROW(compile(blocked), std::runtime_error);
+  try {
+    compile(blocked);
+    ADD_FAILURE() << "it has been written";
+  } catch (const IoError& error) {
+    EXPECT_NE(std::string(error.what()).find("use --cache DIR"), std::string::npos) << error.what();
+  }
   blocked = options();
   blocked.executable = cache_.path() / "no_such_program";
   EXPECT_THROW(compile(blocked), std::runtime_error);
@@ -293,6 +340,54 @@ TEST_F(CubinCacheTest, TellsTheNewestToolkitOfItsCubins) {
   EXPECT_EQ(cache.newest_toolkit(), "nvrtc 13.10");
 }
 
+TEST_F(CubinCacheTest, PassesOverFoldersThatCannotBeRead) {
+  const CubinCache cache(cache_.path());
+  const Compiled compiled{.source_hash = source_hash(candidate(32))};
+  cache.store(candidate(32), "nvrtc 13.2", "sm_90a", compiled);
+  for (const char* folder : {"nvrtc-13.2/sm_80", "nvrtc-13.9"}) {
+    fs::create_directories(cache_.path() / folder);
+    fs::permissions(cache_.path() / folder, fs::perms::none);
+  }
+  for (const char* folder : {"", "nvrtc-13.2", "nvrtc-13.2/sm_90a"}) {
+    fs::permissions(cache_.path() / folder, fs::perms(0755));
+  }
+  constexpr uid_t kNobody = 65534;
+  const bool root = geteuid() == 0;  // whom no mode stops
+  if (root && seteuid(kNobody) != 0) GTEST_SKIP() << "root cannot become anyone else here";
+  std::string newest;
+  EXPECT_NO_THROW(newest = cache.newest_toolkit());
+  ASSERT_TRUE(!root || seteuid(0) == 0);
+  EXPECT_EQ(newest, "nvrtc 13.2");
+  for (const char* folder : {"nvrtc-13.2/sm_80", "nvrtc-13.9"}) {
+    fs::permissions(cache_.path() / folder, fs::perms::owner_all);
+  }
+}
+
+TEST_F(CubinCacheTest, LosesTempFilesOfWritersThatAreGone) {
+  const CubinCache cache(cache_.path());
+  const Compiled compiled{.cubin_hash = hash_hex(""), .source_hash = source_hash(candidate(32))};
+  const pid_t gone = fork();
+  if (gone == 0) _exit(0);
+  ASSERT_EQ(waitpid(gone, nullptr, 0), gone);
+  const fs::path folder = cache_.path() / "nvrtc-13.2/sm_90a";
+  fs::create_directories(folder);
+  const auto leave = [&](pid_t pid, const std::string& end, std::chrono::minutes age) {
+    const fs::path file = folder / (".muse-" + std::to_string(pid) + end);
+    fakes::write_file(file, "half");
+    fs::last_write_time(file, fs::file_time_type::clock::now() - age);
+    return file;
+  };
+  using std::chrono::minutes;
+  const fs::path orphan = leave(gone, "-0.tmp", minutes(60));
+  const fs::path alive = leave(getpid(), "-77.tmp", minutes(60));
+  const fs::path young = leave(gone, "-1.tmp", minutes(0));
+  const fs::path other = leave(gone, "-0.tmp.kept", minutes(60));
+  cache.store(candidate(32), "nvrtc 13.2", "sm_90a", compiled);
+  EXPECT_FALSE(fs::exists(orphan));
+  for (const fs::path& file : {alive, young, other}) EXPECT_TRUE(fs::exists(file)) << file;
+  EXPECT_TRUE(cache.find(candidate(32), "nvrtc 13.2", "sm_90a"));
+}
+
 TEST_F(CubinCacheTest, LiesInTheXdgFolderUnlessTold) {
   const std::string home = std::getenv("HOME") ? std::getenv("HOME") : "/";
   setenv("XDG_CACHE_HOME", "/xdg", 1);
@@ -310,7 +405,8 @@ TEST(Architecture, IsReadFromItsName) {
   EXPECT_EQ(cc_of("sm_90a"), 90);
   EXPECT_EQ(cc_of("sm_120f"), 120);
   EXPECT_EQ(cc_of("sm_80"), 80);
-  for (const char* text : {"", "sm_", "90", "sm_9", "sm_90b", "sm_90aa", "sm_99999", "SM_90"}) {
+  for (const char* text : {"", "sm_", "90", "sm_9", "sm_90b", "sm_90aa", "sm_99999", "SM_90",
+                           "sm_090a", "sm_80a", "sm_90f"}) {
     EXPECT_EQ(cc_of(text), 0) << text;
   }
 }
@@ -347,7 +443,7 @@ TEST(CompileMessages, ComeBackAsTheyWent) {
                                .architecture = "sm_90a",
                                .cache = "/a b/\"c"};
   EXPECT_EQ(decode_compile_request(encode(request)), request);
-  const CompileReply reply{CompileReply::Kind::kFailed, "line\nline"};
+  const CompileReply reply{CompileReply::Kind::kFailed, "line\nline", {80, 90}};
   EXPECT_EQ(decode_compile_reply(encode(reply)), reply);
   EXPECT_FALSE(decode_compile_request("{}"));
   EXPECT_FALSE(decode_compile_reply("{\"kind\": 9, \"text\": \"\"}"));
@@ -391,11 +487,24 @@ TEST_F(CompileCommand, RefusesWhatItCannotDo) {
   EXPECT_EQ(run_compile(cache_, {"--variant", "attention/nothing"}).exit_code, 2);
   EXPECT_EQ(run_compile(cache_, {"--deadline", "60"}).exit_code, 2);
   EXPECT_EQ(run_compile(cache_, {"--defaults", "--sample", "3"}).exit_code, 2);
+  EXPECT_EQ(run_compile(cache_, {"--defaults", "--seed", "x"}).exit_code, 2);
   setenv("MUSE_LIBRARY_PATH", "/nowhere", 1);
   const auto missing = run_compile(cache_, {});
   EXPECT_EQ(missing.exit_code, 3);
   EXPECT_NE(missing.err.find("/nowhere/libnvrtc.so.13"), std::string::npos) << missing.err;
   EXPECT_NE(missing.err.find("MUSE_LIBRARY_PATH"), std::string::npos) << missing.err;
+}
+
+TEST_F(CompileCommand, NamesTheArchitecturesThereAreWhereOneIsNot) {
+  for (const char* text : {"sm_91a", "sm_090a", "sm_90f", "sm_80a", "hopper"}) {
+    const auto refused = run_compile(cache_, {"--arch", text});
+    EXPECT_EQ(refused.exit_code, 2) << text;
+    EXPECT_NE(refused.err.find("nvrtc 99.7; it compiles for sm_80, sm_89, sm_90a, sm_100a"),
+              std::string::npos)
+        << refused.err;
+  }
+  setenv("MUSE_LIBRARY_PATH", "/nowhere", 1);
+  EXPECT_EQ(run_compile(cache_, {"--arch", "hopper"}).exit_code, 2);
 }
 
 TEST_F(CompileCommand, SamplesTheSameCandidatesForASeed) {

@@ -41,6 +41,7 @@ std::vector<Candidate> sampled(std::vector<Candidate> candidates, size_t count, 
 }
 
 std::vector<Candidate> choose(const Options& options, int cc) {
+  const uint64_t seed = parse_seed(options.seed, 1);  // a bad one is refused, used or not
   const Spec spec = load_config(options.config);
   const Known nothing_known = [](const auto&...) { return std::optional<Outcome>(); };
   const auto plan = make_plan(spec, Registry::global(), imagined_device(cc),
@@ -50,8 +51,7 @@ std::vector<Candidate> choose(const Options& options, int cc) {
   if (options.defaults) {
     std::erase_if(candidates, [](const Candidate& c) { return !is_default(c); });
   } else if (options.sample >= 0) {
-    candidates = sampled(std::move(candidates), static_cast<size_t>(options.sample),
-                         parse_seed(options.seed, 1));
+    candidates = sampled(std::move(candidates), static_cast<size_t>(options.sample), seed);
   }
   if (candidates.empty()) {
     throw CommandError(ExitCode::kUsage,
@@ -138,17 +138,29 @@ std::string summary(const Results& results) {
   return text;
 }
 
-ExitCode run(const Options& options) {
-  const int cc = cc_of(options.architecture);
-  if (cc == 0) {
-    throw CommandError(ExitCode::kUsage,
-                       fmt::format("--arch {}: not an architecture; write sm_90a, sm_89, ...",
-                                   printable(options.architecture)));
+/// Its compute capability; what is none is refused, with or without a compiler.
+int checked_cc(const std::string& architecture) {
+  const int cc = cc_of(architecture);
+  if (cc != 0) return cc;
+  Toolchain toolchain;
+  if (const auto compiler = find_compiler()) {
+    toolchain = {.toolkit = compiler->toolkit, .targets = compiler->targets};
   }
+  throw CommandError(ExitCode::kUsage,
+                     "--arch " + unsupported(toolchain, architecture)
+                                     .value_or(printable(architecture) +
+                                               ": not an architecture; write sm_90a, sm_89, ..."));
+}
+
+ExitCode run(const Options& options) {
+  const int cc = checked_cc(options.architecture);
   const std::chrono::duration<double> deadline = parse_duration("--deadline", options.deadline);
   const std::vector<Candidate> candidates = choose(options, cc);
   const Toolchain toolchain = find_toolchain(options.cache);
   if (!toolchain.missing.empty()) throw CommandError(ExitCode::kEnvironment, toolchain.missing);
+  if (const auto reason = unsupported(toolchain, options.architecture)) {
+    throw CommandError(ExitCode::kUsage, "--arch " + *reason);
+  }
   ProgressLine progress(!options.quiet);
   const Results results =
       compile_all(candidates, toolchain.toolkit,

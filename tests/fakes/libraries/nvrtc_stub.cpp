@@ -6,16 +6,19 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <vector>
 
 namespace {
 
 constexpr int kSuccess = 0, kCompilationError = 6;
+constexpr int kTargets[] = {80, 89, 90, 100};
 
 struct Program {
   std::string text, log;
@@ -54,6 +57,16 @@ extern "C" {
 int nvrtcVersion(int* major, int* minor) {
   *major = behaves("old") ? 12 : 99;
   *minor = 7;
+  return kSuccess;
+}
+
+int nvrtcGetNumSupportedArchs(int* count) {
+  *count = static_cast<int>(std::size(kTargets));
+  return kSuccess;
+}
+
+int nvrtcGetSupportedArchs(int* targets) {
+  std::copy(std::begin(kTargets), std::end(kTargets), targets);
   return kSuccess;
 }
 
