@@ -9,6 +9,7 @@
 
 #include "profiler/cupti_sampler.h"
 #include "profiler/device_cache.h"
+#include "profiler/device_facts.h"
 #include "profiler/event_sampler.h"
 #include "tuner/backend.h"
 #include "tuner/cuda_difference.h"
@@ -47,15 +48,6 @@ void require_device(int device) {
   }
   require(cudaInitDevice(device, 0, 0));
   require(cudaSetDevice(device));
-}
-
-std::string uuid_text(const cudaUUID_t& uuid) {
-  std::string text = "GPU-";
-  for (int i = 0; i < 16; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += fmt::format("{:02x}", static_cast<unsigned char>(uuid.bytes[i]));
-  }
-  return text;
 }
 
 /// The profiler's sampler, whose errors are the device's.
@@ -109,8 +101,9 @@ class CudaBackend final : public Backend {
         modules_(options.cache, options.toolkit, device_class_.isa) {
     queue_.stream = stream_.get();
     check(cudaGetDeviceProperties(&queue_.properties, options.device), "asking for properties");
-    instance_ =
-        profiler::cuda_device_instance(uuid_text(queue_.properties.uuid), queue_.properties.name);
+    const profiler::DeviceFacts facts =
+        with_cuda_errors([&] { return profiler::device_facts(options.device); });
+    instance_ = profiler::cuda_device_instance(facts.uuid, facts.name);
     encoder_ = make_tensor_map_encoder();
     difference_ = static_cast<unsigned long long*>(allocate(sizeof *difference_));
     sampler_.emplace(make_sampler(options.timer, stream_.get()));
