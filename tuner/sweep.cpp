@@ -238,8 +238,8 @@ bool Sweeper::sweep_span(const RaceGroup& group, const std::vector<Candidate>& c
 
 void Sweeper::sweep_shape(size_t shape, profiler::Regime regime) {
   calibrated_ = false;
-  // Tracing gets slower with what a process has launched (30 times after 180,000 samples), and the
-  // cubins of a shape stay loaded: each shape gets a process of its own.
+  // Tracing gets slower with what a process has launched (6 times at least after 180,000 samples),
+  // and cubins stay loaded: each shape gets a process of its own.
   if (plan_.target == TargetKind::kCuda) supervisor_.retire();
   store_skipped(shape, regime);
   const std::vector<Candidate> candidates = planned(shape, regime);
