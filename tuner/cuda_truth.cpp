@@ -3,42 +3,33 @@
 #include "tuner/cuda_truth.h"
 
 #include "tuner/cuda_error.h"
+#include "tuner/target_memory.h"
 #include "variants/reference/device_attention.h"
 
 namespace muse::tuner {
 namespace {
 
-/// Doubles on the device.
-class Doubles {
- public:
-  Doubles(Backend& backend, int64_t count)
-      : backend_(backend), count_(count), address_(backend.allocate(bytes())) {}
-  ~Doubles() { backend_.release(address_); }
-  Doubles(const Doubles&) = delete;
-  Doubles& operator=(const Doubles&) = delete;
+TargetBlock doubles(Backend& backend, int64_t count) {
+  return {backend, count * static_cast<int64_t>(sizeof(double))};
+}
 
-  double* address() const { return static_cast<double*>(address_); }
-  std::vector<double> download() const {
-    std::vector<double> values(static_cast<size_t>(count_));
-    backend_.download(values.data(), address_, bytes());
-    return values;
-  }
+double* address(const TargetBlock& block) { return static_cast<double*>(block.address()); }
 
- private:
-  int64_t bytes() const { return count_ * static_cast<int64_t>(sizeof(double)); }
-
-  Backend& backend_;
-  int64_t count_;
-  void* address_;
-};
+std::vector<double> download(Backend& backend, const TargetBlock& block) {
+  std::vector<double> values(static_cast<size_t>(block.bytes()) / sizeof(double));
+  backend.download(values.data(), block.address(), block.bytes());
+  return values;
+}
 
 }  // namespace
 
 Backend::TargetTruth cuda_attention_truth(Backend& backend, cudaStream_t stream,
                                           const Problem& problem, const Buffers& buffers) {
   const int64_t rows = problem.tokens() * problem.num_q_heads;
-  const Doubles exact_o(backend, rows * problem.head_dim), exact_lse(backend, rows);
-  const Doubles emulated_o(backend, rows * problem.head_dim), emulated_lse(backend, rows);
+  const TargetBlock exact_o = doubles(backend, rows * problem.head_dim),
+                    exact_lse = doubles(backend, rows);
+  const TargetBlock emulated_o = doubles(backend, rows * problem.head_dim),
+                    emulated_lse = doubles(backend, rows);
   const int error = reference::device_attention({.batch = problem.batch,
                                                  .q_len = problem.q_len,
                                                  .num_q_heads = problem.num_q_heads,
@@ -55,15 +46,15 @@ Backend::TargetTruth cuda_attention_truth(Backend& backend, cudaStream_t stream,
                                                  .v_scale = buffers.v_scale,
                                                  .k_cache = buffers.k_cache,
                                                  .v_cache = buffers.v_cache,
-                                                 .exact_o = exact_o.address(),
-                                                 .exact_lse = exact_lse.address(),
-                                                 .emulated_o = emulated_o.address(),
-                                                 .emulated_lse = emulated_lse.address()},
+                                                 .exact_o = address(exact_o),
+                                                 .exact_lse = address(exact_lse),
+                                                 .emulated_o = address(emulated_o),
+                                                 .emulated_lse = address(emulated_lse)},
                                                 stream);
   check(static_cast<cudaError_t>(error), "the reference of attention");
   backend.synchronize();
-  return {.exact = {.o = exact_o.download(), .lse = exact_lse.download()},
-          .emulated = {.o = emulated_o.download(), .lse = emulated_lse.download()}};
+  return {.exact = {.o = download(backend, exact_o), .lse = download(backend, exact_lse)},
+          .emulated = {.o = download(backend, emulated_o), .lse = download(backend, emulated_lse)}};
 }
 
 }  // namespace muse::tuner
