@@ -99,5 +99,6 @@ code=0
 "$tool" report --out report.html
 say "database:        $PWD/muse-tune.db"
 say "dispatch header: $PWD/muse_dispatch.h"
+say "its kernels:     $PWD/muse_kernels.cu"
 say "report:          $PWD/report.html"
 exit "$code"
