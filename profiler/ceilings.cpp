@@ -92,7 +92,7 @@ class Pass {
 double sample_host_ns(Sampler& sampler, const Work& work, int count) {
   measure(sampler, work, 1);
   const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < count; ++i) sampler.take(work.before, work.run, work.kernels);
+  for (int i = 0; i < count; ++i) sampler.take(work);
   const std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - start;
   return spent.count() / count;
 }

@@ -34,16 +34,23 @@ class CuptiSampler final : public Sampler {
   Timer timer() const override { return Timer::kCupti; }
   double step_ns() const override { return step_ns_; }
   std::string version() const override { return "cupti-1 " + tracer_->version(); }
-  Sample take(const std::function<void()>& before, const std::function<void()>& work,
-              const std::vector<std::string>& kernels) override {
-    tracer_->clear();
-    const uint64_t earlier = run(before);
-    const uint64_t timed = run(work);
-    check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
-    return sample_of(tracer_->collect(timed, kernels.size()), earlier, timed, kernels);
+  std::vector<Sample> take_all(const std::vector<Work>& works,
+                               const std::function<void()>& meanwhile) override {
+    std::vector<Sample> samples;
+    for (const Work& work : works) samples.push_back(take_one(work));
+    meanwhile();
+    return samples;
   }
 
  private:
+  Sample take_one(const Work& work) {
+    tracer_->clear();
+    const uint64_t earlier = run(work.before);
+    const uint64_t timed = run(work.run);
+    check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    return sample_of(tracer_->collect(timed, work.kernels.size()), earlier, timed, work.kernels);
+  }
+
   uint64_t run(const std::function<void()>& part) {
     const Region region(*tracer_);
     part();

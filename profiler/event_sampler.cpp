@@ -38,26 +38,34 @@ class EventSampler final : public Sampler {
   Timer timer() const override { return Timer::kEvents; }
   double step_ns() const override { return step_ns_; }
   std::string version() const override { return "events-1"; }
-  Sample take(const std::function<void()>& before, const std::function<void()>& work,
-              const std::vector<std::string>& /*kernels*/) override {
-    before();
+  std::vector<Sample> take_all(const std::vector<Work>& works,
+                               const std::function<void()>& meanwhile) override {
+    std::vector<Sample> samples;
+    for (const Work& work : works) samples.push_back(take_one(work));
+    meanwhile();
+    return samples;
+  }
+
+ private:
+  Sample take_one(const Work& work) {
+    work.before();
     start_.record(stream_);
-    work();
+    work.run();
     end_.record(stream_);
     check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
     const double span = end_.ns_since(start_);
     if (!(span > 0)) return {.rejected = "zero duration"};
-    return {.span_ns = span, .kernel_ns = span, .rejected = {}};
+    return {.span_ns = span, .kernel_ns = span, .device_ns = span, .rejected = {}};
   }
 
- private:
   double measure_step() {
     // Work of ever so slightly different length: the times show what the clock can tell apart.
     constexpr int kLengths = 256;
     constexpr int64_t kCyclesApart = 8;
     std::vector<double> durations;
     for (int i = 0; i < kLengths; ++i) {
-      const Sample sample = take([] {}, [&] { launch_spin(stream_, i * kCyclesApart); }, {});
+      const Sample sample = take(
+          {.before = [] {}, .run = [&] { launch_spin(stream_, i * kCyclesApart); }, .kernels = {}});
       if (sample.rejected.empty()) durations.push_back(sample.span_ns);
     }
     return timestamp_step(std::move(durations));

@@ -17,7 +17,7 @@ Timing measure(Sampler& sampler, const Work& work, int count) {
   Timing timing;
   std::vector<double> spans, kernels;
   for (int i = 0; i < kWarmUp + count; ++i) {
-    Sample sample = sampler.take(work.before, work.run, work.kernels);
+    Sample sample = sampler.take(work);
     if (i < kWarmUp) continue;
     if (!sample.rejected.empty()) {
       ++timing.rejected;

@@ -23,12 +23,6 @@ struct Timing {
   std::string why;  ///< of the last rejection
 };
 
-struct Work {
-  std::function<void()> before;      ///< untimed
-  std::function<void()> run;         ///< timed
-  std::vector<std::string> kernels;  ///< symbols of what `run` runs, in order
-};
-
 /// Takes `count` samples, after three that are thrown away.
 Timing measure(Sampler& sampler, const Work& work, int count);
 

@@ -79,13 +79,20 @@ HostSampler::HostSampler() : step_ns_(measure_step_ns()) {}
 
 std::string HostSampler::version() const { return "host-1 CLOCK_MONOTONIC_RAW"; }
 
-Sample HostSampler::take(const std::function<void()>& before, const std::function<void()>& work,
-                         const std::vector<std::string>& /*kernels*/) {
-  before();
-  const int64_t start = now_ns();
-  work();
-  const int64_t end = now_ns();
-  return host_sample(start, end);
+std::vector<Sample> HostSampler::take_all(const std::vector<Work>& works,
+                                          const std::function<void()>& meanwhile) {
+  std::vector<Sample> samples;
+  for (const Work& work : works) {
+    const int64_t first = now_ns();
+    work.before();
+    const int64_t start = now_ns();
+    work.run();
+    const int64_t end = now_ns();
+    samples.push_back(host_sample(start, end));
+    samples.back().device_ns = static_cast<double>(end - first);
+  }
+  meanwhile();
+  return samples;
 }
 
 Sample host_sample(int64_t start_ns, int64_t end_ns) {

@@ -24,7 +24,17 @@ std::optional<Timer> parse_timer(std::string_view text);
 struct Sample {
   double span_ns = 0;    ///< last end - first start
   double kernel_ns = 0;  ///< sum over the launches; host: equal to span_ns
+  double device_ns = 0;  ///< from the start of what ran before to the end: what the sample cost
   std::string rejected;  ///< empty = good
+};
+
+/// What a sample is taken of.
+struct Work {
+  std::function<void()> before;  ///< untimed: predecessor, then eviction
+  std::function<void()> run;     ///< timed
+  /// Symbols of what `run` runs on a GPU, in order; a sample of anything else is rejected. The host
+  /// has none.
+  std::vector<std::string> kernels;
 };
 
 class Sampler {
@@ -35,10 +45,11 @@ class Sampler {
   virtual double step_ns() const = 0;
   /// Changes when a sample would mean something else; part of the protocol hash.
   virtual std::string version() const = 0;
-  /// Runs `before` untimed (predecessor, then eviction), then times `work`. `kernels`: symbols of
-  /// what `work` runs on a GPU, in order; a sample of anything else is rejected. The host has none.
-  virtual Sample take(const std::function<void()>& before, const std::function<void()>& work,
-                      const std::vector<std::string>& kernels) = 0;
+  /// One sample of each, taken in this order. On a GPU all of them are enqueued before the wait, so
+  /// that the device is never idle between two. `meanwhile` runs once, before the wait.
+  virtual std::vector<Sample> take_all(
+      const std::vector<Work>& works, const std::function<void()>& meanwhile = [] {}) = 0;
+  Sample take(const Work& work) { return take_all({work}).front(); }
 };
 
 /// A sample from two readings of one clock; rejected where no time has passed or time went back.
@@ -51,8 +62,8 @@ class HostSampler final : public Sampler {
   Timer timer() const override { return Timer::kHost; }
   double step_ns() const override { return step_ns_; }
   std::string version() const override;
-  Sample take(const std::function<void()>& before, const std::function<void()>& work,
-              const std::vector<std::string>& kernels) override;
+  std::vector<Sample> take_all(const std::vector<Work>& works,
+                               const std::function<void()>& meanwhile) override;
 
  private:
   double step_ns_;

@@ -57,9 +57,9 @@ class CudaSampler final : public profiler::Sampler {
   profiler::Timer timer() const override { return inner_->timer(); }
   double step_ns() const override { return inner_->step_ns(); }
   std::string version() const override { return inner_->version(); }
-  profiler::Sample take(const std::function<void()>& before, const std::function<void()>& work,
-                        const std::vector<std::string>& kernels) override {
-    return with_cuda_errors([&] { return inner_->take(before, work, kernels); });
+  std::vector<profiler::Sample> take_all(const std::vector<profiler::Work>& works,
+                                         const std::function<void()>& meanwhile) override {
+    return with_cuda_errors([&] { return inner_->take_all(works, meanwhile); });
   }
 
  private:

@@ -266,12 +266,14 @@ RoundReply::One Session::take(Shaped& shaped, const RoundRequest& request, int i
   try {
     warm_up(bound, index);
     const profiler::Sample sample = backend_->sampler().take(
-        [&] {
-          feed(bound, index);
-          if (cold) backend_->flush_caches();
-          publisher_.at(index, 0, 0);  // fetches the page's line before the clock starts
-        },
-        [&] { run(publisher_, bound.chain, index); }, bound.kernels);
+        {.before =
+             [&] {
+               feed(bound, index);
+               if (cold) backend_->flush_caches();
+               publisher_.at(index, 0, 0);  // fetches the page's line before the clock starts
+             },
+         .run = [&] { run(publisher_, bound.chain, index); },
+         .kernels = bound.kernels});
     backend_->synchronize();
     return {.span_ns = sample.span_ns, .rejected = sample.rejected, .outcome = {}, .reason = {}};
   } catch (...) {

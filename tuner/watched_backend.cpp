@@ -31,10 +31,10 @@ class WatchedSampler final : public profiler::Sampler {
   profiler::Timer timer() const override { return inner_.sampler().timer(); }
   double step_ns() const override { return inner_.sampler().step_ns(); }
   std::string version() const override { return inner_.sampler().version(); }
-  profiler::Sample take(const std::function<void()>& before, const std::function<void()>& work,
-                        const std::vector<std::string>& kernels) override {
+  std::vector<profiler::Sample> take_all(const std::vector<profiler::Work>& works,
+                                         const std::function<void()>& meanwhile) override {
     const OnTheClock clock(publisher_);
-    return inner_.sampler().take(before, work, kernels);
+    return inner_.sampler().take_all(works, meanwhile);
   }
 
  private:

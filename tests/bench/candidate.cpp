@@ -92,7 +92,7 @@ class Bench {
   double sampled_median_ns() {
     std::vector<double> good;
     for (int i = 0; i < kSamples; ++i) {
-      const profiler::Sample sample = backend_->sampler().take([] {}, [this] { run(); }, {});
+      const profiler::Sample sample = backend_->sampler().take({[] {}, [this] { run(); }, {}});
       if (sample.rejected.empty()) good.push_back(sample.span_ns);
     }
     return profiler::median(good);

@@ -202,7 +202,7 @@ TEST_F(Device, ASampleTakesTimeAndEverySamplerSeesTheKernels) {
     backend->synchronize();
     for (int i = 0; i < 3; ++i) {
       const profiler::Sample sample = backend->sampler().take(
-          [&] { backend->flush_caches(); }, [&] { graph->launch(0); }, graph->kernels());
+          {[&] { backend->flush_caches(); }, [&] { graph->launch(0); }, graph->kernels()});
       EXPECT_EQ(sample.rejected, "");
       EXPECT_GT(sample.span_ns, 0);
     }

@@ -63,7 +63,7 @@ TEST_F(DeviceProfiler, RejectsASequenceThatWasNotExpected) {
     launch_spin(stream(), 2000);
   };
   const auto rejected = [&](const std::vector<std::string>& kernels) {
-    return sampler->take([] {}, run, kernels).rejected;
+    return sampler->take({[] {}, run, kernels}).rejected;
   };
   EXPECT_EQ(rejected({null, spin}), "");
   EXPECT_NE(rejected({spin, null}), "");
@@ -81,7 +81,7 @@ TEST_F(DeviceProfiler, CountsEveryNodeOfAGraph) {
     EXPECT_EQ(three.rejected, 0) << three.why;
     EXPECT_EQ(three.samples, 20);
     const Work four = work.null_graph(4, programmatic);
-    EXPECT_EQ(sampler->take(four.before, four.run, work.null_graph(3, false).kernels).rejected,
+    EXPECT_EQ(sampler->take({four.before, four.run, work.null_graph(3, false).kernels}).rejected,
               "4 records of 3 kernels");
   }
 }
@@ -90,8 +90,8 @@ TEST_F(DeviceProfiler, CountsEveryNodeOfAGraph) {
 TEST_F(DeviceProfiler, LeavesOutWhatRunsBefore) {
   const auto sampler = cupti();
   const std::vector<std::string> one{symbol(OwnKernel::kSpin)};
-  const Sample sample = sampler->take([&] { launch_spin(stream(), 2'000'000); },
-                                      [&] { launch_spin(stream(), 20'000); }, one);
+  const Sample sample = sampler->take(
+      {[&] { launch_spin(stream(), 2'000'000); }, [&] { launch_spin(stream(), 20'000); }, one});
   EXPECT_EQ(sample.rejected, "");
   EXPECT_LT(sample.span_ns, 400'000);
 }
@@ -103,7 +103,7 @@ TEST_F(DeviceProfiler, SumsKernelsThatFollowEachOther) {
     launch_spin(stream(), 100'000);
     launch_spin(stream(), 100'000);
   };
-  const Sample sample = sampler->take([] {}, spin_twice, two);
+  const Sample sample = sampler->take({[] {}, spin_twice, two});
   EXPECT_EQ(sample.rejected, "");
   EXPECT_GE(sample.span_ns, sample.kernel_ns);
   EXPECT_GT(sample.kernel_ns, 0.5 * sample.span_ns);
@@ -113,28 +113,28 @@ TEST_F(DeviceProfiler, MatchesRecordsOfManyLaunches) {
   const auto sampler = cupti();
   constexpr size_t kLaunches = 20'000;  // far more than one buffer of records holds
   const std::vector<std::string> kernels(kLaunches, symbol(OwnKernel::kNull));
-  const Sample sample = sampler->take([] {},
-                                      [&] {
-                                        for (size_t i = 0; i < kLaunches; ++i)
-                                          launch_null(stream());
-                                      },
-                                      kernels);
+  const Sample sample = sampler->take({[] {},
+                                       [&] {
+                                         for (size_t i = 0; i < kLaunches; ++i)
+                                           launch_null(stream());
+                                       },
+                                       kernels});
   EXPECT_EQ(sample.rejected, "");
 }
 
 TEST_F(DeviceProfiler, LeavesOutWhatOtherThreadsLaunch) {
   const auto sampler = cupti();
   const Stream other;
-  const Sample sample = sampler->take([] {},
-                                      [&] {
-                                        std::thread neighbour([&] {
-                                          for (int i = 0; i < 100; ++i)
-                                            launch_spin(other.get(), 1000);
-                                        });
-                                        launch_spin(stream(), 20'000);
-                                        neighbour.join();
-                                      },
-                                      {symbol(OwnKernel::kSpin)});
+  const Sample sample = sampler->take({[] {},
+                                       [&] {
+                                         std::thread neighbour([&] {
+                                           for (int i = 0; i < 100; ++i)
+                                             launch_spin(other.get(), 1000);
+                                         });
+                                         launch_spin(stream(), 20'000);
+                                         neighbour.join();
+                                       },
+                                       {symbol(OwnKernel::kSpin)}});
   other.synchronize();
   EXPECT_EQ(sample.rejected, "");
 }
@@ -190,7 +190,7 @@ TEST_F(DeviceProfiler, ReportsAFailedLaunchAsAnErrorWithItsName) {
   }
   // It is not sticky, and the next sample knows nothing of it.
   EXPECT_EQ(
-      sampler->take([] {}, [&] { launch_null(stream()); }, {symbol(OwnKernel::kNull)}).rejected,
+      sampler->take({[] {}, [&] { launch_null(stream()); }, {symbol(OwnKernel::kNull)}}).rejected,
       "");
 }
 

@@ -43,23 +43,22 @@ void spin(std::chrono::nanoseconds time) {
 TEST(HostSampler, TimesTheWorkAndNotWhatComesBefore) {
   HostSampler sampler;
   std::string order;
-  const Sample sample = sampler.take(
-      [&] {
-        order += "before ";
-        spin(50ms);
-      },
-      [&] {
-        order += "work";
-        spin(2ms);
-      },
-      {});
+  const Sample sample = sampler.take({[&] {
+                                        order += "before ";
+                                        spin(50ms);
+                                      },
+                                      [&] {
+                                        order += "work";
+                                        spin(2ms);
+                                      },
+                                      {}});
   EXPECT_EQ(order, "before work");
   EXPECT_EQ(sample.rejected, "");
   EXPECT_GE(sample.span_ns, 1.99e6);  // two clocks, one of them slewed by up to 0.05 %
   EXPECT_EQ(sample.span_ns, sample.kernel_ns);
   double least = sample.span_ns;  // the machine may be busy: the best of a few
   for (int i = 0; i < 5; ++i) {
-    least = std::min(least, sampler.take([] { spin(50ms); }, [] { spin(2ms); }, {}).span_ns);
+    least = std::min(least, sampler.take({[] { spin(50ms); }, [] { spin(2ms); }, {}}).span_ns);
   }
   EXPECT_LT(least, 50e6);
 }
@@ -95,8 +94,8 @@ TEST(HostCache, LeavesNothingOfABufferInAnyCache) {
   };
   std::vector<double> warm, cold;
   for (int i = 0; i < 31; ++i) {
-    cold.push_back(sampler.take([&] { cache.flush(ranges); }, walk, {}).span_ns);
-    warm.push_back(sampler.take([] {}, walk, {}).span_ns);
+    cold.push_back(sampler.take({[&] { cache.flush(ranges); }, walk, {}}).span_ns);
+    warm.push_back(sampler.take({[] {}, walk, {}}).span_ns);
   }
   EXPECT_GT(sum, 0u);
   EXPECT_GT(median(cold), 1.5 * median(warm));
