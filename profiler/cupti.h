@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <tl/expected.hpp>
+#include <vector>
 
 #include "profiler/cupti_sampler.h"
 #include "profiler/kernel_records.h"
@@ -32,9 +33,9 @@ class CuptiTracer {
   /// What this thread launches until leave() lies in a region of its own, whose id this gives.
   uint64_t enter();
   void leave();
-  /// Everything recorded since clear(). Precondition: the work has ended. Waits until at least
-  /// `expected` records of `region` are there or no more can come.
-  Trace collect(uint64_t region, size_t expected);
+  /// Everything recorded since clear(). Precondition: the work has ended. Waits until these samples
+  /// are complete or no more records can come.
+  Trace collect(const std::vector<SampleParts>& parts);
 
   std::string version() const;
 

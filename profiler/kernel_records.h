@@ -27,21 +27,53 @@ struct KernelRecord {
   bool operator==(const KernelRecord&) const = default;
 };
 
-/// All that was recorded around one sample.
-struct Trace {
-  std::vector<KernelRecord> records;
-  std::unordered_map<uint32_t, uint64_t> owners;  ///< correlation -> id of the region it lies in
-  size_t dropped = 0;                             ///< records lost for want of room
+/// A call that launched work, and the region of its thread that it was made in.
+struct TracedLaunch {
+  uint32_t correlation = 0;
+  uint64_t region = 0;
 };
 
-/// How many records belong to the region `id`.
-size_t count_of(const Trace& trace, uint64_t id);
+/// All that was recorded around some samples. What lies in no region was launched elsewhere.
+struct Trace {
+  std::vector<KernelRecord> records;
+  std::vector<TracedLaunch> launches;
+  size_t dropped = 0;  ///< records lost for want of room
+};
 
-/// The sample of region `work`, which must have run exactly `kernels` in order of their starts,
-/// none of them before everything in region `before` had ended. Anything else is a reason to
-/// reject.
-Sample sample_of(const Trace& trace, uint64_t before, uint64_t work,
-                 const std::vector<std::string>& kernels);
+/// The records of a trace by the region they were launched in. Points into the trace, and takes
+/// time in proportion to it, however many regions there are.
+class TraceIndex {
+ public:
+  struct Region {
+    std::vector<const KernelRecord*> records;
+    size_t launches = 0;
+    size_t silent = 0;  ///< launches that left no record
+  };
+
+  explicit TraceIndex(const Trace& trace);
+  /// Empty where nothing was launched in it.
+  const Region& operator[](uint64_t region) const;
+  size_t dropped() const { return dropped_; }
+
+ private:
+  std::unordered_map<uint64_t, Region> regions_;
+  size_t dropped_;
+};
+
+/// Where one sample was launched and what it has to consist of.
+struct SampleParts {
+  uint64_t before = 0;                                ///< region of what ran before
+  uint64_t work = 0;                                  ///< region of what is timed
+  const std::vector<std::string>* kernels = nullptr;  ///< of `work`, in order of their starts
+};
+
+/// Whether everything that the sample needs has been recorded.
+bool complete(const TraceIndex& index, const SampleParts& parts);
+
+/// The sample whose work must have run exactly `kernels`, none of them before everything in its own
+/// region `before` had ended. Anything else is a reason to reject it, and so is a launch of either
+/// region that left no record.
+Sample sample_of(const TraceIndex& index, const SampleParts& parts);
 
 /// The step of the clock behind these durations: the distance between the values they cluster at,
 /// 0 where they do not tell. Conversion between clocks blurs each value by a nanosecond or two.

@@ -6,11 +6,18 @@
 
 #include <algorithm>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "profiler/ceilings.h"
 #include "profiler/nvml.h"
+
+#if defined(MUSE_HAS_CUDA)
+#include <cuda_runtime_api.h>
+
+#include "profiler/launch_regions.h"
+#endif
 
 namespace muse::profiler {
 namespace {
@@ -21,7 +28,7 @@ constexpr uint32_t kFlushCall = 100, kGraphCall = 101;
 /// A flush, then one launch of a graph of three kernels.
 Trace graph_trace() {
   Trace trace;
-  trace.owners = {{kFlushCall, kBefore}, {kGraphCall, kWork}};
+  trace.launches = {{kFlushCall, kBefore}, {kGraphCall, kWork}};
   trace.records = {
       {.name = "flush", .start_ns = 1000, .end_ns = 2000, .correlation = kFlushCall, .grid = 1},
       {.name = "a", .start_ns = 2500, .end_ns = 3000, .correlation = kGraphCall, .node = 11},
@@ -30,8 +37,8 @@ Trace graph_trace() {
   return trace;
 }
 
-Sample sample(const Trace& trace, std::vector<std::string> kernels = {"a", "b", "c"}) {
-  return sample_of(trace, kBefore, kWork, kernels);
+Sample sample(const Trace& trace, const std::vector<std::string>& kernels = {"a", "b", "c"}) {
+  return sample_of(TraceIndex(trace), {.before = kBefore, .work = kWork, .kernels = &kernels});
 }
 
 TEST(KernelRecords, OfAGraphGiveItsSpanAndTheSumOfItsKernels) {
@@ -39,6 +46,7 @@ TEST(KernelRecords, OfAGraphGiveItsSpanAndTheSumOfItsKernels) {
   EXPECT_EQ(good.rejected, "");
   EXPECT_EQ(good.span_ns, 4500 - 2500);
   EXPECT_EQ(good.kernel_ns, 500 + 400 + 900);
+  EXPECT_EQ(good.device_ns, 4500 - 1000);
 }
 
 TEST(KernelRecords, MayArriveInAnyOrder) {
@@ -93,11 +101,12 @@ TEST(KernelRecords, AreRejectedWhereOneIsDoubled) {
 
 TEST(KernelRecords, OfRepeatedLaunchesAreNotTakenForDoubledOnes) {
   Trace trace;
-  trace.owners = {{1, kWork}, {2, kWork}};
+  trace.launches = {{1, kWork}, {2, kWork}};
   trace.records = {{.name = "a", .start_ns = 10, .end_ns = 20, .correlation = 1, .grid = 1},
                    {.name = "a", .start_ns = 30, .end_ns = 40, .correlation = 2, .grid = 2}};
   EXPECT_EQ(sample(trace, {"a", "a"}).rejected, "");
   EXPECT_EQ(sample(trace, {"a", "a"}).span_ns, 30);
+  EXPECT_EQ(sample(trace, {"a", "a"}).device_ns, 30);  // nothing ran before
 }
 
 TEST(KernelRecords, AreRejectedWhereMoreRanThanExpected) {
@@ -152,15 +161,138 @@ TEST(KernelRecords, AreRejectedWhereSomeWereDropped) {
 TEST(KernelRecords, OfOtherRegionsAreToldApartByTheirCallAlone) {
   Trace trace = graph_trace();
   trace.records[0].name = "a";
-  trace.owners[900] = 3;  // an earlier sample that was recorded late
+  trace.launches.push_back({900, 3});  // an earlier sample that was recorded late
   trace.records.push_back(
       {.name = "b", .start_ns = 3200, .end_ns = 3300, .correlation = 900, .grid = 2});
   trace.records.push_back(  // launched outside of any region
       {.name = "c", .start_ns = 3200, .end_ns = 9900, .correlation = 901, .grid = 3});
   EXPECT_EQ(sample(trace).rejected, "");
   EXPECT_EQ(sample(trace).span_ns, 2000);
-  EXPECT_EQ(count_of(trace, kWork), 3u);
-  EXPECT_EQ(count_of(trace, kBefore), 1u);
+  const TraceIndex index(trace);
+  EXPECT_EQ(index[kWork].records.size(), 3u);
+  EXPECT_EQ(index[kBefore].records.size(), 1u);
+  EXPECT_EQ(index[999].records.size(), 0u);
+}
+
+TEST(KernelRecords, AreRejectedWhereOneOfWhatRanBeforeIsMissing) {
+  Trace trace = graph_trace();
+  trace.launches.push_back({99, kBefore});  // a predecessor, whose record is there
+  trace.records.push_back(
+      {.name = "p", .start_ns = 500, .end_ns = 900, .correlation = 99, .grid = 2});
+  EXPECT_EQ(sample(trace).rejected, "");
+  EXPECT_EQ(sample(trace).device_ns, 4500 - 500);
+  trace.records.erase(trace.records.begin());  // the flush
+  EXPECT_EQ(sample(trace).rejected, "1 of 2 launches of what ran before left no record");
+  EXPECT_EQ(sample(trace).span_ns, 0);
+}
+
+TEST(KernelRecords, AreRejectedWhereOneOfWhatRanBeforeIsBad) {
+  const auto with_flush = [](uint64_t start, uint64_t end) {
+    Trace trace = graph_trace();
+    trace.records[0].start_ns = start;
+    trace.records[0].end_ns = end;
+    return sample(trace).rejected;
+  };
+  EXPECT_EQ(with_flush(0, 0), "of what ran before, kernel flush has no timestamp");
+  EXPECT_EQ(with_flush(1000, 990), "of what ran before, in kernel flush time went back by 10 ns");
+  Trace trace = graph_trace();
+  trace.records.push_back(trace.records[0]);
+  EXPECT_EQ(sample(trace).rejected, "of what ran before, kernel flush is recorded twice");
+}
+
+// The number is right, so another launch must have left one too many.
+TEST(KernelRecords, AreRejectedWhereALaunchOfTheWorkLeftNone) {
+  Trace trace = graph_trace();
+  trace.launches.push_back({102, kWork});
+  EXPECT_EQ(sample(trace).rejected, "1 of 2 launches left no record");
+}
+
+TEST(KernelRecords, OfALaunchThatWasToldTwiceCountOnce) {
+  Trace trace = graph_trace();
+  trace.launches.push_back(trace.launches.front());
+  EXPECT_EQ(sample(trace).rejected, "");
+  EXPECT_EQ(TraceIndex(trace)[kBefore].launches, 1u);
+}
+
+/// `count` samples of a flush and a kernel each, back to back: 100 ns a flush, 50 ns a kernel.
+struct Batch {
+  explicit Batch(size_t count) {
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint64_t at = 1000 + 200 * i, before = 2 * i + 1, work = 2 * i + 2;
+      trace.launches.push_back({.correlation = 10 * i + 1, .region = before});
+      trace.launches.push_back({.correlation = 10 * i + 2, .region = work});
+      trace.records.push_back({.name = "flush",
+                               .start_ns = at,
+                               .end_ns = at + 100,
+                               .correlation = 10 * i + 1,
+                               .grid = 2 * i});
+      trace.records.push_back({.name = "a",
+                               .start_ns = at + 110,
+                               .end_ns = at + 160,
+                               .correlation = 10 * i + 2,
+                               .grid = 2 * i + 1});
+      parts.push_back({.before = before, .work = work, .kernels = &kernels});
+    }
+  }
+  std::vector<Sample> samples() const {
+    const TraceIndex index(trace);
+    std::vector<Sample> all;
+    for (const SampleParts& sample : parts) all.push_back(sample_of(index, sample));
+    return all;
+  }
+  std::vector<std::string> kernels{"a"};
+  Trace trace;
+  std::vector<SampleParts> parts;
+};
+
+TEST(KernelRecords, OfSeveralSamplesGoToTheirOwn) {
+  Batch batch(64);
+  std::reverse(batch.trace.records.begin(), batch.trace.records.end());
+  for (const Sample& sample : batch.samples()) {
+    EXPECT_EQ(sample.rejected, "");
+    EXPECT_EQ(sample.span_ns, 50);
+    EXPECT_EQ(sample.device_ns, 160);
+  }
+}
+
+TEST(KernelRecords, OfABadSampleLeaveTheOthersGood) {
+  Batch batch(4);
+  batch.trace.records[2].end_ns = batch.trace.records[3].start_ns + 7;  // its flush runs too long
+  batch.trace.records[5].name = "b";
+  batch.trace.records.erase(batch.trace.records.begin() + 6);  // a flush
+  const std::vector<Sample> samples = batch.samples();
+  EXPECT_EQ(samples[0].rejected, "");
+  EXPECT_EQ(samples[1].rejected, "starts 7 ns before what ran before it had ended");
+  EXPECT_EQ(samples[2].rejected, "kernel 1 is b where a was expected");
+  EXPECT_EQ(samples[3].rejected, "1 of 1 launches of what ran before left no record");
+}
+
+// Which samples lost a record is not known.
+TEST(KernelRecords, OfAllSamplesAreRejectedWhereSomeWereDropped) {
+  Batch batch(3);
+  batch.trace.dropped = 1;
+  for (const Sample& sample : batch.samples()) EXPECT_EQ(sample.rejected, "1 records were dropped");
+}
+
+TEST(KernelRecords, AreCompleteOnceEveryLaunchHasLeftItsOwn) {
+  Batch batch(2);
+  const auto complete_of = [&](size_t i) {
+    return complete(TraceIndex(batch.trace), batch.parts[i]);
+  };
+  EXPECT_TRUE(complete_of(0));
+  batch.trace.records.erase(batch.trace.records.begin());
+  EXPECT_FALSE(complete_of(0));
+  EXPECT_TRUE(complete_of(1));
+  batch.kernels.push_back("a");
+  EXPECT_FALSE(complete_of(1));
+}
+
+// Far more regions than a scan of all records for each could bear within the limit of a test.
+TEST(KernelRecords, OfManySamplesAreFoundAtOnce) {
+  const Batch batch(100'000);
+  const std::vector<Sample> samples = batch.samples();
+  EXPECT_TRUE(std::all_of(samples.begin(), samples.end(),
+                          [](const Sample& sample) { return sample.rejected.empty(); }));
 }
 
 TEST(TimestampStep, IsTheDistanceOfTheValuesThatTimesTake) {
@@ -189,6 +321,37 @@ TEST(ClockReasons, AreNamedAndUnknownBitsShown) {
 }
 
 #if defined(MUSE_HAS_CUDA)
+
+/// As the library tells of a call, at its end.
+void call(LaunchRegions& regions, uint32_t correlation, cudaError_t outcome = cudaSuccess,
+          CUpti_ApiCallbackSite site = CUPTI_API_EXIT) {
+  CUpti_CallbackData data{};
+  data.callbackSite = site;
+  data.correlationId = correlation;
+  data.functionReturnValue = &outcome;
+  LaunchRegions::on_call(&regions, CUPTI_CB_DOMAIN_RUNTIME_API, 0, &data);
+}
+
+TEST(LaunchRegions, KeepWhatTheThreadThatIsInOneLaunches) {
+  LaunchRegions regions;
+  call(regions, 1);
+  LaunchRegions::set_region(7);
+  call(regions, 2);
+  call(regions, 3, cudaErrorInvalidValue);
+  call(regions, 4, cudaSuccess, CUPTI_API_ENTER);
+  std::thread([&] { call(regions, 5); }).join();
+  LaunchRegions::set_region(8);
+  call(regions, 6);
+  LaunchRegions::set_region(0);
+  call(regions, 7);
+  const std::vector<TracedLaunch> launches = regions.take();
+  ASSERT_EQ(launches.size(), 2u);
+  EXPECT_EQ(launches[0].correlation, 2u);
+  EXPECT_EQ(launches[0].region, 7u);
+  EXPECT_EQ(launches[1].correlation, 6u);
+  EXPECT_EQ(launches[1].region, 8u);
+  EXPECT_TRUE(regions.take().empty());
+}
 
 TEST(PageTable, HoldsEachRowOnceInTheAskedOrder) {
   GatherShape shape{.batch = 3, .tokens = 4, .order = PageOrder::kContiguous};

@@ -54,12 +54,8 @@ CUptiResult CUPTIAPI cuptiActivityFlushAll(uint32_t) { return CUPTI_SUCCESS; }
 CUptiResult CUPTIAPI cuptiActivityGetNextRecord(uint8_t*, size_t, CUpti_Activity**) {
   return CUPTI_ERROR_MAX_LIMIT_REACHED;
 }
-CUptiResult CUPTIAPI cuptiActivityPushExternalCorrelationId(CUpti_ExternalCorrelationKind,
-                                                            uint64_t) {
-  return CUPTI_SUCCESS;
-}
-CUptiResult CUPTIAPI cuptiActivityPopExternalCorrelationId(CUpti_ExternalCorrelationKind,
-                                                           uint64_t*) {
+CUptiResult CUPTIAPI cuptiEnableCallback(uint32_t, CUpti_SubscriberHandle, CUpti_CallbackDomain,
+                                         CUpti_CallbackId) {
   return CUPTI_SUCCESS;
 }
 #if !defined(MUSE_STUB_OLD)
