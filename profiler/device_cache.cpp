@@ -23,6 +23,14 @@ int64_t flush_bytes() {
 
 }  // namespace
 
+void reset_persisting() {
+  check_cuda(cudaCtxResetPersistingL2Cache(), "cudaCtxResetPersistingL2Cache");
+  size_t set_aside = 0;
+  check_cuda(cudaDeviceGetLimit(&set_aside, cudaLimitPersistingL2CacheSize), "cudaDeviceGetLimit");
+  if (set_aside == 0) return;  // to set it is the costly part
+  check_cuda(cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, 0), "cudaDeviceSetLimit");
+}
+
 DeviceCache::DeviceCache(CUstream_st* stream)
     : stream_(stream), bytes_(flush_bytes()), data_(bytes_ + 16) {
   launch_write(stream_, data_.data(), bytes_);
@@ -32,6 +40,8 @@ void DeviceCache::flush() {
   launch_read(stream_, data_.data(), bytes_, data_.as<uint32_t>(bytes_));
 }
 
-std::string DeviceCache::recipe() const { return fmt::format("read {} bytes", bytes_); }
+std::string DeviceCache::recipe() const {
+  return fmt::format("no persisting lines, none set aside; read {} bytes", bytes_);
+}
 
 }  // namespace muse::profiler

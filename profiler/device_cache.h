@@ -11,6 +11,11 @@ struct CUstream_st;
 
 namespace muse::profiler {
 
+/// Makes lines that kernels marked as persisting ordinary ones, and gives back the part of the L2
+/// that is set aside for them, so that nothing outlives a flush. Not enqueued: to be called while
+/// nothing that is timed runs. Of the current device. Throws DeviceError.
+void reset_persisting();
+
 /// Reads a buffer of its own that is at least twice the L2. It reads because a write would leave
 /// dirty lines, whose write-back would then run inside the timed kernel.
 class DeviceCache {
@@ -21,7 +26,8 @@ class DeviceCache {
   /// Enqueues the read on the stream. Throws DeviceError where the launch fails.
   void flush();
   int64_t bytes() const { return bytes_; }
-  /// How the device flushes; part of the protocol hash.
+  /// How the device flushes, reset_persisting() before each batch included; part of the protocol
+  /// hash.
   std::string recipe() const;
 
  private:

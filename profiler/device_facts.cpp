@@ -20,6 +20,18 @@ std::string uuid_text(const cudaUUID_t& uuid) {
   return text;
 }
 
+int attribute(cudaDeviceAttr which, int ordinal) {
+  int value = 0;
+  check_cuda(cudaDeviceGetAttribute(&value, which, ordinal), "cudaDeviceGetAttribute");
+  return value;
+}
+
+double memory_bytes_per_s(int ordinal) {
+  const double bytes_a_transfer = attribute(cudaDevAttrGlobalMemoryBusWidth, ordinal) / 8.0;
+  const double clocks_a_second = attribute(cudaDevAttrMemoryClockRate, ordinal) * 1e3;
+  return 2 * clocks_a_second * bytes_a_transfer;
+}
+
 }  // namespace
 
 DeviceCount count_devices() {
@@ -44,7 +56,8 @@ DeviceFacts device_facts(int ordinal) {
           .cc = 10 * properties.major + properties.minor,
           .sm_count = properties.multiProcessorCount,
           .l2_bytes = properties.l2CacheSize,
-          .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem)};
+          .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem),
+          .memory_bytes_per_s = memory_bytes_per_s(ordinal)};
 }
 
 void use_device(int ordinal) { check_cuda(cudaSetDevice(ordinal), "cudaSetDevice"); }

@@ -25,6 +25,8 @@ struct DeviceFacts {
   int cc = 0;              ///< compute capability * 10
   int sm_count = 0;
   int64_t l2_bytes = 0, memory_bytes = 0;
+  double memory_bytes_per_s = 0;  ///< in theory: bus width * memory clock * 2, as data comes twice
+                                  ///< a clock; 0 where the driver does not tell
 };
 /// Makes no context on the device. Throws DeviceError.
 DeviceFacts device_facts(int ordinal);

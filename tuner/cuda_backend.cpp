@@ -59,7 +59,10 @@ class CudaSampler final : public profiler::Sampler {
   std::string version() const override { return inner_->version(); }
   std::vector<profiler::Sample> take_all(const std::vector<profiler::Work>& works,
                                          const std::function<void()>& meanwhile) override {
-    return with_cuda_errors([&] { return inner_->take_all(works, meanwhile); });
+    return with_cuda_errors([&] {
+      profiler::reset_persisting();  // not enqueued: it cannot lie between two samples
+      return inner_->take_all(works, meanwhile);
+    });
   }
 
  private:
