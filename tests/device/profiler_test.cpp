@@ -5,8 +5,10 @@
 
 #if defined(MUSE_HAS_CUDA)
 
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
-#include <chrono>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -111,7 +113,7 @@ TEST_F(DeviceProfiler, SumsKernelsThatFollowEachOther) {
 
 TEST_F(DeviceProfiler, MatchesRecordsOfManyLaunches) {
   const auto sampler = cupti();
-  constexpr size_t kLaunches = 20'000;  // far more than one buffer of records holds
+  constexpr size_t kLaunches = 200'000;  // far more than one buffer of records holds
   const std::vector<std::string> kernels(kLaunches, symbol(OwnKernel::kNull));
   const Sample sample = sampler->take({[] {},
                                        [&] {
@@ -137,6 +139,110 @@ TEST_F(DeviceProfiler, LeavesOutWhatOtherThreadsLaunch) {
                                        {symbol(OwnKernel::kSpin)}});
   other.synchronize();
   EXPECT_EQ(sample.rejected, "");
+}
+
+TEST_F(DeviceProfiler, RejectsWorkThatOtherThreadsLaunch) {
+  const auto sampler = cupti();
+  const auto from_four_threads = [&] {
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i) threads.emplace_back([&] { launch_null(stream()); });
+    for (std::thread& thread : threads) thread.join();
+  };
+  const std::vector<std::string> four(4, symbol(OwnKernel::kNull));
+  EXPECT_EQ(sampler->take({[] {}, from_four_threads, four}).rejected, "0 records of 4 kernels");
+  // What was not counted is not left to the next one either.
+  EXPECT_EQ(sampler->take({[] {}, [&] { launch_null(stream()); }, {four[0]}}).rejected, "");
+}
+
+TEST_F(DeviceProfiler, LosesNothingWhileFourThreadsLaunch) {
+  const auto sampler = cupti();
+  CeilingWork work(stream());
+  const std::vector<Work> works(16, work.null_graph(3, false));
+  std::atomic<int> running = 4;
+  std::vector<std::thread> neighbours;
+  for (int i = 0; i < 4; ++i) {
+    neighbours.emplace_back([&] {
+      const Stream own;
+      for (int launch = 0; launch < 20'000; ++launch) launch_null(own.get());
+      own.synchronize();
+      --running;
+    });
+  }
+  do {
+    for (const Sample& sample : sampler->take_all(works)) EXPECT_EQ(sample.rejected, "");
+  } while (running > 0);
+  for (std::thread& neighbour : neighbours) neighbour.join();
+}
+
+TEST_F(DeviceProfiler, TakesABatchOfManyAtOnceEachOnItsOwn) {
+  CeilingWork work(stream());
+  std::vector<Work> works;
+  for (int i = 0; i < 64; ++i) works.push_back(i % 2 ? work.null_graph(3, true) : work.spin(20));
+  const auto wrong = works.size() / 3;
+  works[wrong].kernels = {symbol(OwnKernel::kWrite)};
+  int meanwhile = 0;
+  const auto sampler = cupti();
+  const std::vector<Sample> samples = sampler->take_all(works, [&] { ++meanwhile; });
+  EXPECT_EQ(meanwhile, 1);
+  ASSERT_EQ(samples.size(), works.size());
+  for (size_t i = 0; i < samples.size(); ++i) {
+    EXPECT_EQ(samples[i].rejected.empty(), i != wrong) << i << ": " << samples[i].rejected;
+    if (i == wrong) continue;
+    EXPECT_GT(samples[i].span_ns, 0) << i;
+    EXPECT_GT(samples[i].device_ns, samples[i].span_ns) << i;  // the flush ran before
+  }
+}
+
+TEST_F(DeviceProfiler, TakesTheSameInABatchAsOneByOne) {
+  CeilingWork work(stream());
+  const std::vector<Work> two{work.read(int64_t{200} << 20), work.copy(int64_t{200} << 20)};
+  std::vector<Work> works;
+  for (int i = 0; i < 32; ++i) works.push_back(two[i % 2]);
+  const auto check = [&](Sampler& sampler) {
+    std::vector<std::vector<double>> batched(2);
+    const std::vector<Sample> samples = sampler.take_all(works);
+    for (size_t i = 0; i < samples.size(); ++i) {
+      EXPECT_EQ(samples[i].rejected, "");
+      EXPECT_GE(samples[i].device_ns, samples[i].span_ns);
+      batched[i % 2].push_back(samples[i].span_ns);
+    }
+    for (size_t i = 0; i < 2; ++i) {
+      const Timing alone = measure(sampler, two[i], 16);
+      ASSERT_GT(alone.samples, 0) << alone.why;
+      std::nth_element(batched[i].begin(), batched[i].begin() + 8, batched[i].end());
+      EXPECT_NEAR(batched[i][8], alone.median_ns, 0.1 * alone.median_ns) << i;
+    }
+  };
+  check(*cupti());
+  check(*make_event_sampler(stream()));
+}
+
+TEST_F(DeviceProfiler, TimesAGraphWithAMemsetAsEventsDo) {
+  CeilingWork ceiling(stream());
+  constexpr int64_t kBytes = int64_t{1} << 20, kCycles = 100'000;
+  const DeviceMemory area(kBytes);
+  const auto enqueue = [&] {
+    launch_spin(stream(), kCycles);
+    check_cuda(cudaMemsetAsync(area.data(), 0, kBytes, stream()), "cudaMemsetAsync");
+    launch_spin(stream(), kCycles);
+    launch_spin(stream(), kCycles);
+  };
+  CapturedGraph graph(stream(), enqueue);
+  const std::string spin = symbol(OwnKernel::kSpin);
+  const std::vector<std::string> kernels{spin, kMemsetName, spin, spin};
+  const auto flush = ceiling.null_kernel().before;
+  const Work plain{flush, enqueue, kernels}, replayed{flush, [&] { graph.launch(); }, kernels};
+  const auto events = make_event_sampler(stream());
+  const Timing by_events = measure(*events, replayed, 30);
+  const auto sampler = cupti();
+  const Timing alone = measure(*sampler, plain, 30);
+  const Timing by_cupti = measure(*sampler, replayed, 30);
+  const Timing beside = measure(*sampler, plain, 30);
+  EXPECT_EQ(alone.rejected + by_cupti.rejected + beside.rejected, 0)
+      << alone.why << by_cupti.why << beside.why;
+  EXPECT_GT(by_cupti.median_ns, 0);
+  EXPECT_NEAR(by_cupti.median_ns, by_events.median_ns, 0.1 * by_events.median_ns);
+  EXPECT_NEAR(beside.median_ns, alone.median_ns, 0.1 * alone.median_ns);
 }
 
 TEST_F(DeviceProfiler, TracesAgainAfterItHasStopped) {
@@ -179,6 +285,16 @@ TEST_F(DeviceProfiler, FlushMakesARereadSlower) {
   EXPECT_GT(cold.median_ns, 1.1 * warm.median_ns);
 }
 
+TEST_F(DeviceProfiler, SetsNoneOfTheL2AsideForPersistingLines) {
+  size_t set_aside = 0;
+  check_cuda(cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, size_t{1} << 20), "set limit");
+  check_cuda(cudaDeviceGetLimit(&set_aside, cudaLimitPersistingL2CacheSize), "get limit");
+  EXPECT_GT(set_aside, 0u);
+  reset_persisting();
+  check_cuda(cudaDeviceGetLimit(&set_aside, cudaLimitPersistingL2CacheSize), "get limit");
+  EXPECT_EQ(set_aside, 0u);
+}
+
 TEST_F(DeviceProfiler, ReportsAFailedLaunchAsAnErrorWithItsName) {
   const auto sampler = cupti();
   try {
@@ -197,6 +313,7 @@ TEST_F(DeviceProfiler, ReportsAFailedLaunchAsAnErrorWithItsName) {
 TEST_F(DeviceProfiler, KnowsTheDevice) {
   const DeviceFacts facts = device_facts(0);
   EXPECT_EQ(facts.uuid.size(), 4u + 36u) << facts.uuid;
+  EXPECT_GT(facts.memory_bytes_per_s, 1e10);
   const DeviceInstance instance = cuda_device_instance(facts.uuid, facts.name);
   EXPECT_EQ(instance.kind, "cuda");
   EXPECT_FALSE(instance.driver.empty());
