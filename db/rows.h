@@ -42,6 +42,9 @@ struct RunRow {
   uint64_t seed = 0;
   std::string started{}, ended{};  ///< ended empty while running
   std::string environment{};       ///< JSON object
+  /// Where its time went, JSON object of seconds: rounds_s, device_s, validating_s, wall_s; empty
+  /// until it ends.
+  std::string cost{};
 };
 
 struct ProblemRow {
@@ -128,6 +131,14 @@ struct SelectionRow {
   std::string tie_set{};  ///< JSON array of candidate keys
   std::string rule{};     ///< why it was chosen
   std::string status{};   ///< winner, tie(n), inconclusive, degraded
+  Id race_id = 0;         ///< the race that decided, of whichever run; 0 where it is not known
+};
+
+/// What the stages of a pipeline took when each was measured alone. The pipeline's own median less
+/// this sum is what they do to each other.
+struct InteractionRow {
+  Id run_id = 0, trial_id = 0;
+  double stage_sum_ns = 0;
 };
 
 struct DispatchEntryRow {

@@ -227,7 +227,22 @@ CREATE TABLE dispatch_entry (
 CREATE INDEX dispatch_entry_of_run ON dispatch_entry (run_id);
 )sql";
 
-constexpr std::array kMigrations{Migration{1, kVersion1}};
+// Which race decided; what a pipeline's stages took alone; where a run's time went. A selection of
+// version 1 does not say which race it is of.
+constexpr char kVersion2[] = R"sql(
+ALTER TABLE selection ADD COLUMN race_id INTEGER REFERENCES race (id);
+
+ALTER TABLE run ADD COLUMN cost TEXT NOT NULL DEFAULT '';
+
+CREATE TABLE interaction (
+  run_id INTEGER NOT NULL REFERENCES run (id),
+  trial_id INTEGER NOT NULL REFERENCES trial (id),
+  stage_sum_ns REAL NOT NULL,
+  PRIMARY KEY (run_id, trial_id)
+) STRICT, WITHOUT ROWID;
+)sql";
+
+constexpr std::array kMigrations{Migration{1, kVersion1}, Migration{2, kVersion2}};
 static_assert(kMigrations.back().version == kSchemaVersion);
 
 constexpr size_t kMaxFindings = 5;

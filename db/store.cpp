@@ -48,11 +48,11 @@ constexpr char kInsertCandidate[] =
 
 constexpr char kInsertRun[] = R"sql(
 INSERT INTO run (device_id, build_id, config_path, config_text, config_hash, command, timer, status,
-  base, seed, started, ended, environment)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))sql";
+  base, seed, started, ended, environment, cost)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))sql";
 constexpr char kResumeRun[] =
     "UPDATE run SET status = 'running', ended = '', environment = ? WHERE id = ?";
-constexpr char kFinishRun[] = "UPDATE run SET status = ?, ended = ? WHERE id = ?";
+constexpr char kFinishRun[] = "UPDATE run SET status = ?, ended = ?, cost = ? WHERE id = ?";
 
 constexpr char kInsertTrial[] = R"sql(
 INSERT INTO trial (device_id, toolkit, code_hash, candidate_id, handoff_in, problem_id, regime,
@@ -83,16 +83,19 @@ INSERT INTO validation (trial_id, run_id, gate, passed, data, metric, message)
 VALUES (?, ?, ?, ?, ?, ?, ?))sql";
 constexpr char kSetSelection[] = R"sql(
 INSERT INTO selection (run_id, problem_id, span, handoff_in, regime, trial_id, base_trial_id,
-  median_ns, low_ns, high_ns, base_median_ns, tie_set, rule, status)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+  median_ns, low_ns, high_ns, base_median_ns, tie_set, rule, status, race_id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (run_id, problem_id, span, handoff_in, regime) DO UPDATE SET
   trial_id = excluded.trial_id, base_trial_id = excluded.base_trial_id,
   median_ns = excluded.median_ns, low_ns = excluded.low_ns, high_ns = excluded.high_ns,
   base_median_ns = excluded.base_median_ns, tie_set = excluded.tie_set, rule = excluded.rule,
-  status = excluded.status)sql";
+  status = excluded.status, race_id = excluded.race_id)sql";
 constexpr char kFindSelection[] = R"sql(
 SELECT id FROM selection
 WHERE run_id = ? AND problem_id = ? AND span = ? AND handoff_in = ? AND regime = ?)sql";
+constexpr char kSetInteraction[] = R"sql(
+INSERT INTO interaction (run_id, trial_id, stage_sum_ns) VALUES (?, ?, ?)
+ON CONFLICT DO UPDATE SET stage_sum_ns = excluded.stage_sum_ns)sql";
 constexpr char kInsertDispatchEntry[] = R"sql(
 INSERT INTO dispatch_entry (run_id, selection_id, header_path, header_hash, emitted, regret_pct)
 VALUES (?, ?, ?, ?, ?, ?))sql";
@@ -225,7 +228,7 @@ Id Store::insert(const RunRow& row) {
   return impl_->write(*this, [&](Connection& c) {
     return insert_row(c, kInsertRun, row.device_id, row.build_id, row.config_path, row.config_text,
                       row.config_hash, row.command, row.timer, row.status, row.base, row.seed,
-                      row.started, row.ended, row.environment);
+                      row.started, row.ended, row.environment, row.cost);
   });
 }
 
@@ -235,9 +238,10 @@ void Store::resume_run(Id run, const std::string& environment) {
   });
 }
 
-void Store::finish_run(Id run, const std::string& status, const std::string& ended) {
+void Store::finish_run(Id run, const std::string& status, const std::string& ended,
+                       const std::string& cost) {
   impl_->write(*this, [&](Connection& c) {
-    update_row(c, c.prepare(kFinishRun).bind(status, ended, run), "run", run);
+    update_row(c, c.prepare(kFinishRun).bind(status, ended, cost, run), "run", run);
   });
 }
 
@@ -308,11 +312,18 @@ Id Store::upsert(const SelectionRow& row) {
     c.prepare(kSetSelection)
         .bind(row.run_id, row.problem_id, row.span, row.handoff_in, row.regime,
               present(row.trial_id), present(row.base_trial_id), row.median_ns, row.low_ns,
-              row.high_ns, row.base_median_ns, row.tie_set, row.rule, row.status)
+              row.high_ns, row.base_median_ns, row.tie_set, row.rule, row.status,
+              present(row.race_id))
         .run();
     return *impl_->first(
         kFindSelection, [](Statement& found) { return found.integer(); }, row.run_id,
         row.problem_id, row.span, row.handoff_in, row.regime);
+  });
+}
+
+void Store::upsert(const InteractionRow& row) {
+  impl_->write(*this, [&](Connection& c) {
+    c.prepare(kSetInteraction).bind(row.run_id, row.trial_id, row.stage_sum_ns).run();
   });
 }
 

@@ -15,7 +15,7 @@
 namespace muse::db {
 
 inline constexpr int kApplicationId = 0x4D555345;  // "MUSE"
-inline constexpr int kSchemaVersion = 1;
+inline constexpr int kSchemaVersion = 2;
 
 enum class Open { kRead, kWrite, kCreate };
 
@@ -48,7 +48,9 @@ class Store {
   Id upsert(const ProblemRow& row);
   Id upsert(const CandidateRow& row);
   Id insert(const RunRow& row);
-  void finish_run(Id run, const std::string& status, const std::string& ended);
+  /// `cost`: see RunRow.
+  void finish_run(Id run, const std::string& status, const std::string& ended,
+                  const std::string& cost = "");
   /// The run goes on in this process: status running, no end, a new environment.
   void resume_run(Id run, const std::string& environment);
   /// Finds or makes the trial of this key (state pending) and links it to the run.
@@ -63,6 +65,8 @@ class Store {
   void insert(const ValidationRow& row);
   /// One per run, problem, span, hand-off and regime: the later one stands.
   Id upsert(const SelectionRow& row);
+  /// One per run and trial: the later one stands.
+  void upsert(const InteractionRow& row);
   Id insert(const DispatchEntryRow& row);
   void insert(const QuarantineRow& row);
 
@@ -108,6 +112,7 @@ class Store {
   std::optional<RaceRow> race(Id id) const;
   std::vector<ValidationRow> validations(Id trial) const;
   std::vector<SelectionRow> selections(Id run) const;
+  std::vector<InteractionRow> interactions(Id run) const;
   std::vector<DispatchEntryRow> dispatch_entries(Id run) const;
   std::vector<QuarantineRow> quarantines(Id device) const;
 

@@ -16,7 +16,7 @@ namespace {
 
 #define MUSE_RUN_COLUMNS                                                                    \
   "SELECT id, device_id, build_id, config_path, config_text, config_hash, command, timer, " \
-  "status, base, seed, started, ended, environment FROM run "
+  "status, base, seed, started, ended, environment, cost FROM run "
 constexpr char kRuns[] = MUSE_RUN_COLUMNS "ORDER BY id";
 constexpr char kRun[] = MUSE_RUN_COLUMNS "WHERE id = ?";
 constexpr char kLastRun[] = MUSE_RUN_COLUMNS "ORDER BY id DESC LIMIT 1";
@@ -100,8 +100,10 @@ SELECT trial_id, run_id, gate, passed, data, metric, message FROM validation
 WHERE trial_id = ? ORDER BY id)sql";
 constexpr char kSelections[] = R"sql(
 SELECT id, run_id, problem_id, span, handoff_in, regime, trial_id, base_trial_id, median_ns, low_ns,
-  high_ns, base_median_ns, tie_set, rule, status
+  high_ns, base_median_ns, tie_set, rule, status, race_id
 FROM selection WHERE run_id = ? ORDER BY id)sql";
+constexpr char kInteractions[] = R"sql(
+SELECT run_id, trial_id, stage_sum_ns FROM interaction WHERE run_id = ? ORDER BY trial_id)sql";
 constexpr char kDispatchEntries[] = R"sql(
 SELECT id, run_id, selection_id, header_path, header_hash, emitted, regret_pct FROM dispatch_entry
 WHERE run_id = ? ORDER BY id)sql";
@@ -124,6 +126,7 @@ RunRow read_run(Statement& s) {
           s.text(),
           s.text(),
           static_cast<uint64_t>(s.integer()),
+          s.text(),
           s.text(),
           s.text(),
           s.text()};
@@ -170,10 +173,12 @@ ValidationRow read_validation(Statement& s) {
 }
 
 SelectionRow read_selection(Statement& s) {
-  return {s.integer(), s.integer(), s.integer(), s.text(), s.text(),
-          s.text(),    s.integer(), s.integer(), s.real(), s.real(),
-          s.real(),    s.real(),    s.text(),    s.text(), s.text()};
+  return {s.integer(), s.integer(), s.integer(), s.text(),   s.text(), s.text(),
+          s.integer(), s.integer(), s.real(),    s.real(),   s.real(), s.real(),
+          s.text(),    s.text(),    s.text(),    s.integer()};
 }
+
+InteractionRow read_interaction(Statement& s) { return {s.integer(), s.integer(), s.real()}; }
 
 DispatchEntryRow read_dispatch_entry(Statement& s) {
   return {s.integer(), s.integer(), s.integer(), s.text(), s.text(), s.text(), s.real()};
@@ -371,6 +376,10 @@ std::vector<ValidationRow> Store::validations(Id trial) const {
 
 std::vector<SelectionRow> Store::selections(Id run) const {
   return impl_->all(kSelections, read_selection, run);
+}
+
+std::vector<InteractionRow> Store::interactions(Id run) const {
+  return impl_->all(kInteractions, read_interaction, run);
 }
 
 std::vector<DispatchEntryRow> Store::dispatch_entries(Id run) const {

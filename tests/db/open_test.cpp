@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <array>
 #include <csignal>
 #include <random>
 
@@ -24,11 +23,16 @@ size_t read_everything(const Store& store) {
     for (const auto& row : store.table(name).rows) cells += row.size();
   }
   for (const RunRow& run : store.runs()) {
-    cells += store.run_trials(run.id).size() + store.selections(run.id).size();
+    cells += store.run_trials(run.id).size() + store.selections(run.id).size() +
+             store.interactions(run.id).size();
     for (const RaceRow& race : store.races(run.id)) cells += store.rounds(race.id).size();
   }
   return cells;
 }
+
+constexpr int kNextVersion = kSchemaVersion + 1;
+const std::string kFromNewer = "newer muse-tune (schema version " + std::to_string(kNextVersion) +
+                               ", this one knows " + std::to_string(kSchemaVersion) + ")";
 
 class OpenTest : public testing::Test {
  protected:
@@ -109,8 +113,9 @@ TEST_F(Refused, OfAnotherProgram) {
 
 TEST_F(Refused, OfAnotherVersion) {
   make(file_);
-  Connection(file_, "raw", Connection::Mode::kWrite).execute("PRAGMA user_version=2");
-  expect_refused(file_, "newer muse-tune (schema version 2, this one knows 1)");
+  Connection(file_, "raw", Connection::Mode::kWrite)
+      .execute(("PRAGMA user_version=" + std::to_string(kNextVersion)).c_str());
+  expect_refused(file_, kFromNewer);
   Connection(file_, "raw", Connection::Mode::kWrite).execute("PRAGMA user_version=0");
   expect_refused(file_, "damaged (schema version 0)");
 }
@@ -337,24 +342,28 @@ TEST_F(Damage, AtRandomIsAnErrorOrACleanRead) {
   EXPECT_GT(errors, 50);
 }
 
-constexpr char kSecondStep[] =
+constexpr char kNextStep[] =
     "CREATE TABLE extra (id INTEGER PRIMARY KEY) STRICT; "
     "ALTER TABLE run ADD COLUMN note TEXT NOT NULL DEFAULT 'old'";
 
-std::array<Migration, 2> two_steps(const char* second = kSecondStep) {
-  return {migrations().front(), Migration{2, second}};
+/// To a version that is not there yet.
+std::vector<Migration> steps_beyond(const char* next = kNextStep) {
+  std::vector<Migration> steps(migrations().begin(), migrations().end());
+  steps.push_back({kNextVersion, next});
+  return steps;
 }
 
 TEST_F(Migrations, KeepRowsAndLeaveABackup) {
   make(file_);
   const std::string before = read_file(file_);
-  const auto steps = two_steps();
+  const auto steps = steps_beyond();
   Opened opened = open_checked(file_, Open::kWrite, steps);
-  EXPECT_EQ(version(*opened.connection), 2);
+  EXPECT_EQ(version(*opened.connection), kNextVersion);
   EXPECT_EQ(opened.connection->value("SELECT note FROM run"), "old");
   EXPECT_EQ(opened.connection->value("SELECT count(*) FROM trial"), "100");
-  expect_refused(file_, "newer muse-tune (schema version 2, this one knows 1)");
-  const Store backup = Store::open(file_.string() + ".v1.bak", Open::kRead);
+  expect_refused(file_, kFromNewer);
+  const Store backup =
+      Store::open(file_.string() + ".v" + std::to_string(kSchemaVersion) + ".bak", Open::kRead);
   EXPECT_EQ(backup.run_trials(1).size(), 100u);
   EXPECT_EQ(listing(folder_.path()).size(), 3u);  // file, lock, backup
 }
@@ -362,7 +371,7 @@ TEST_F(Migrations, KeepRowsAndLeaveABackup) {
 TEST_F(Migrations, HappenInMemoryWhereOnlyReadingWasAsked) {
   make(file_);
   const auto before = listing(folder_.path());
-  const auto steps = two_steps();
+  const auto steps = steps_beyond();
   Opened opened = open_checked(file_, Open::kRead, steps);
   EXPECT_EQ(opened.connection->value("SELECT note FROM run"), "old");
   EXPECT_TRUE(listing(folder_.path()) == before);
@@ -371,9 +380,9 @@ TEST_F(Migrations, HappenInMemoryWhereOnlyReadingWasAsked) {
 TEST_F(Migrations, ThatFailLeaveTheFileAsItWas) {
   make(file_);
   const std::string before = read_file(file_);
-  for (const char* second : {"CREATE TABLE extra (id INTEGER PRIMARY KEY) STRICT; nonsense",
-                             "INSERT INTO run_trial VALUES (77, 77, 0)"}) {
-    const auto steps = two_steps(second);
+  for (const char* next : {"CREATE TABLE extra (id INTEGER PRIMARY KEY) STRICT; nonsense",
+                           "INSERT INTO run_trial VALUES (77, 77, 0)"}) {
+    const auto steps = steps_beyond(next);
     EXPECT_NE(error_of([&] { open_checked(file_, Open::kWrite, steps); }), "");
     EXPECT_TRUE(read_file(file_) == before);
     EXPECT_EQ(Store::open(file_, Open::kWrite).run_trials(1).size(), 100u);
@@ -383,7 +392,7 @@ TEST_F(Migrations, ThatFailLeaveTheFileAsItWas) {
 TEST_F(Migrations, KilledAtAnyMomentLeaveTheOldFileOrTheNew) {
   make(file_);
   const std::string before = read_file(file_);
-  const auto steps = two_steps();
+  const auto steps = steps_beyond();
   std::minstd_rand random(3);
   for (int i = 0; i < 40; ++i) {
     const pid_t child = start_child([&] {
@@ -415,6 +424,20 @@ TEST_F(Migrations, OpenTheKeptFileOfEveryVersion) {
     EXPECT_EQ(store.run_trials(1).size(), 100u);
     EXPECT_GT(read_everything(store), 1000u);
   }
+}
+
+TEST_F(Migrations, OfVersion1SayWhatItDidNotKnow) {
+  write_file(file_, read_file(kept_file(1)));
+  Store store = Store::open(file_, Open::kWrite);
+  ASSERT_EQ(store.selections(1).size(), 1u);
+  EXPECT_EQ(store.selections(1).front().race_id, 0);
+  EXPECT_EQ(store.run(1)->cost, "");
+  EXPECT_TRUE(store.interactions(1).empty());
+  EXPECT_TRUE(fs::exists(file_.string() + ".v1.bak"));
+  SelectionRow known = store.selections(1).front();
+  known.race_id = 1;
+  store.upsert(known);
+  EXPECT_EQ(store.selections(1).front().race_id, 1);
 }
 
 // A released version's SQL is never edited: a change is a new version.

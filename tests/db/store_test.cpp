@@ -126,7 +126,8 @@ TEST_F(Rows, KernelsComeBackWithWhatIsNotKnown) {
 
 TEST_F(Rows, RunsEndAndGoOn) {
   const Base base = add_base(store_, "running");
-  store_.finish_run(base.run, "interrupted", "2025-01-01T00:00:01Z");
+  store_.finish_run(base.run, "interrupted", "2025-01-01T00:00:01Z", "{\"wall_s\":2}");
+  EXPECT_EQ(store_.run(base.run)->cost, "{\"wall_s\":2}");
   EXPECT_EQ(store_.run(base.run)->status, "interrupted");
   EXPECT_EQ(store_.run(base.run)->ended, "2025-01-01T00:00:01Z");
   store_.resume_run(base.run, "{\"pid\":1}");
@@ -223,6 +224,31 @@ TEST_F(Rows, RacesAreFoundByRunAndByGroup) {
   EXPECT_TRUE(store_.races(base.problem, "combine", "partials_f32_s4", "warm").empty());
 }
 
+TEST_F(Rows, ASelectionNamesItsRaceAndAPipelineWhatItsStagesTook) {
+  const Base base = add_base(store_);
+  const Id a = add_trial(store_, base, "a").id, b = add_trial(store_, base, "b").id;
+  SelectionRow selection{.run_id = base.run, .problem_id = base.problem, .trial_id = a};
+  selection.race_id = add_race(store_, base);
+  store_.upsert(selection);
+  selection.race_id = add_race(store_, base);
+  store_.upsert(selection);
+  ASSERT_EQ(store_.selections(base.run).size(), 1u);
+  EXPECT_EQ(store_.selections(base.run)[0].race_id, selection.race_id) << "the later one stands";
+
+  store_.upsert(InteractionRow{.run_id = base.run, .trial_id = b, .stage_sum_ns = 3});
+  store_.upsert(InteractionRow{.run_id = base.run, .trial_id = a, .stage_sum_ns = 1});
+  store_.upsert(InteractionRow{.run_id = base.run, .trial_id = b, .stage_sum_ns = 2.5});
+  const std::vector<InteractionRow> rows = store_.interactions(base.run);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].trial_id, a);
+  EXPECT_EQ(rows[0].stage_sum_ns, 1);
+  EXPECT_EQ(rows[1].trial_id, b);
+  EXPECT_EQ(rows[1].stage_sum_ns, 2.5);
+  EXPECT_TRUE(store_.interactions(base.run + 1).empty());
+  EXPECT_NE(error_of([&] { store_.upsert(InteractionRow{.run_id = base.run, .trial_id = 99}); }),
+            "");
+}
+
 TEST_F(Rows, ValidationSelectionDispatchAndQuarantineComeBack) {
   const Base base = add_base(store_);
   const Id trial = add_trial(store_, base, "a").id;
@@ -254,6 +280,7 @@ TEST_F(Rows, ValidationSelectionDispatchAndQuarantineComeBack) {
   EXPECT_EQ(s.trial_id, trial);
   EXPECT_EQ(s.base_trial_id, 0);
   EXPECT_EQ(s.median_ns + 10 * s.low_ns + 100 * s.high_ns + 1000 * s.base_median_ns, 5423);
+  EXPECT_EQ(s.race_id, 0);
   EXPECT_EQ(s.span + s.regime + s.tie_set + s.rule + s.status, "attentioncold[\"a\"]fastestwinner");
 
   store_.insert(DispatchEntryRow{.run_id = base.run,
@@ -478,12 +505,12 @@ TEST_F(RunTrials, AreReadInOneScanHoweverMany) {
   for (const auto& one : trials) ASSERT_EQ(one.sample_count, 3);
 }
 
-TEST_F(Tables, AreThereFromTheFirstDay) {
-  EXPECT_EQ(
-      store_.table_names(),
-      (std::vector<std::string>{"build", "candidate", "counter", "device", "dispatch_entry",
-                                "kernel", "problem", "quarantine", "race", "race_trial", "round",
-                                "run", "run_trial", "sample", "selection", "trial", "validation"}));
+TEST_F(Tables, AreAllThere) {
+  EXPECT_EQ(store_.table_names(),
+            (std::vector<std::string>{"build", "candidate", "counter", "device", "dispatch_entry",
+                                      "interaction", "kernel", "problem", "quarantine", "race",
+                                      "race_trial", "round", "run", "run_trial", "sample",
+                                      "selection", "trial", "validation"}));
 }
 
 TEST_F(Tables, GiveTheirRowsAsText) {
