@@ -54,6 +54,7 @@ template <class Tile, int kRows>
 __device__ __forceinline__ void attend_block(device::WarpRows<kRows>& rows, const unsigned char* k,
                                              const unsigned char* v, float scale,
                                              const device::BlockMask& mask) {
+  const bool nan = mask.needed && Tile::values_hold_nan(v);
   device::BlockScores<kRows> scores;
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
@@ -65,6 +66,11 @@ __device__ __forceinline__ void attend_block(device::WarpRows<kRows>& rows, cons
   }
   device::scale_and_mask(rows, scores, scale, mask);
   device::weigh(rows, scores);
+  if (nan) {
+    device::multiply_values(rows, scores, Tile::template load_values<true>(v));
+    device::mark_nan<Tile>(rows, v, mask);
+    return;
+  }
   device::multiply_values(rows, scores, Tile::load_values(v));
 }
 
@@ -196,13 +202,13 @@ __global__ void __launch_bounds__(C::warps * 32, 16 / C::warps)
 }
 
 template <class C>
-__global__ void __launch_bounds__(C::warps * 32)
+__global__ void __launch_bounds__(C::warps * 32, 16 / C::warps)
     attend_16_rows(const __grid_constant__ Args block) {
   attend<C, 16>(block.attention);
 }
 
 template <class C>
-__global__ void __launch_bounds__(C::warps * 32)
+__global__ void __launch_bounds__(C::warps * 32, 12 / C::warps)
     attend_32_rows(const __grid_constant__ Args block) {
   attend<C, 32>(block.attention);
 }

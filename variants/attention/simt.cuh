@@ -95,24 +95,26 @@ __device__ __forceinline__ void load_tile(const device::AttentionArgs& args, con
   }
 }
 
-/// One row over one tile; the whole warp. `attended`: whether this lane's key is.
-__device__ __forceinline__ void attend_row(const Tile& tile, bool attended, float scale, Row& row) {
+/// One row over one tile; the whole warp. `seen`: the tile's keys that the row attends, counted
+/// from its first. The values of others may be NaN, which no weight of 0 would keep out.
+__device__ __forceinline__ void attend_row(const Tile& tile, device::KeyRange seen, float scale,
+                                           Row& row) {
+  if (seen.end <= seen.begin) return;
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  const bool attended = seen.begin <= lane && lane < seen.end;
   float dot = 0.0F;
 #pragma unroll 16
   for (int d = 0; d < device::kHeadDim; ++d) dot += row.query[d] * tile.k[lane][d];
   const float score = attended ? dot * scale : device::minus_infinity();
   const float old_max = row.max;
   const float max = fmaxf(old_max, warp_max(score));
-  if (max == device::minus_infinity()) return;  // no key yet: the same for all lanes
-
   const float p = exp2f(score - max);  // exactly 0 where not attended
   const float factor = exp2f(old_max - max);
   const float sum = row.sum * factor + warp_sum(p);
   float low = row.o[lane] * factor;
   float high = row.o[lane + 32] * factor;
 #pragma unroll 8
-  for (int key = 0; key < kTileKeys; ++key) {
+  for (int key = seen.begin; key < seen.end; ++key) {
     const float weight = __shfl_sync(device::kWholeWarp, p, key);
     low += weight * tile.v[key][lane];
     high += weight * tile.v[key][lane + 32];
@@ -171,11 +173,12 @@ __global__ void __launch_bounds__(C::warps * 32) attend(const __grid_constant__ 
     __syncthreads();  // the tile before has been read
     load_tile<C>(args, work, begin, tile);
     __syncthreads();
-    const int key = begin + static_cast<int>(threadIdx.x) % 32;
     for (int row = static_cast<int>(threadIdx.x) / 32; row < work.rows; row += C::warps) {
       const device::KeyRange own = device::intersect(
           work.keys, device::query_keys(args, work.cache_seqlen, row / args.group));
-      attend_row(tile, own.begin <= key && key < own.end, scale, rows[row]);
+      const device::KeyRange seen =
+          device::intersect({0, kTileKeys}, {own.begin - begin, own.end - begin});
+      attend_row(tile, seen, scale, rows[row]);
     }
   }
   __syncthreads();

@@ -36,15 +36,39 @@ struct KvTile {
     return key_fragment(load_words4(block + n * 8 * kHeadDim + lane * 16));
   }
 
-  /// `block`: its first V row.
+  /// `block`: its first V row. kWithoutNan: 0 in place of NaN.
+  template <bool kWithoutNan = false>
   static __device__ __forceinline__ ValueFragment load_values(const unsigned char* block) {
     const int g = static_cast<int>(threadIdx.x) % 32 / 4;
     const int t = static_cast<int>(threadIdx.x) % 4;
     const unsigned char* mine = block + t * kHeadDim + ((g >> 1) ^ (t & 2)) * 16 + (g & 1) * 8;
     Words2 codes[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) codes[i] = load_words2(mine + i * 4 * kHeadDim);
+    for (int i = 0; i < 4; ++i) {
+      codes[i] = load_words2(mine + i * 4 * kHeadDim);
+      if (kWithoutNan) {
+        codes[i] = {without_nan(codes[i].word[0]), without_nan(codes[i].word[1])};
+      }
+    }
     return value_fragment(codes);
+  }
+
+  /// Whether any value of a block is NaN; the whole warp. `block`: its first V row.
+  static __device__ __forceinline__ bool values_hold_nan(const unsigned char* block) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    uint32_t nan = 0;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const Words4 codes = load_words4(block + (2 * lane + i) * 16);
+#pragma unroll
+      for (int w = 0; w < 4; ++w) nan |= nan_codes(codes.word[w]);
+    }
+    return __any_sync(kWholeWarp, nan != 0);
+  }
+
+  /// Dims 16t..16t+15 of one key of a block, in order. `block`: its first V row.
+  static __device__ __forceinline__ Words4 load_value_row(const unsigned char* block, int key) {
+    return load_words4(block + value_offset(key, static_cast<int>(threadIdx.x) % 4) - kValuesAt);
   }
 };
 

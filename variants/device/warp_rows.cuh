@@ -71,6 +71,12 @@ __device__ __forceinline__ uint32_t reach_of(const AttentionArgs& args) {
   return args.window > 0 ? static_cast<uint32_t>(args.window) : 0x7FFFFFFFU;
 }
 
+/// Whether the row whose last key is `own` attends `key`.
+__device__ __forceinline__ bool attends(int own, int key, const BlockMask& mask) {
+  // A key after the row's own wraps around to a long way before it.
+  return key < mask.end && static_cast<uint32_t>(own - key) < mask.reach;
+}
+
 /// `scale`: from the dot product to a score in units of log2.
 template <int kRows>
 __device__ __forceinline__ void scale_and_mask(const WarpRows<kRows>& rows,
@@ -86,10 +92,7 @@ __device__ __forceinline__ void scale_and_mask(const WarpRows<kRows>& rows,
       float& score = scores.keys[tile][n].value[2 * half + e];
       score *= scale;
       if (mask.needed) {
-        const int key = first + 8 * n + e;
-        // A key after the row's own wraps around to a long way before it.
-        const auto distance = static_cast<uint32_t>(rows.own[tile][half] - key);
-        if (key >= mask.end || distance >= mask.reach) score = minus_infinity();
+        if (!attends(rows.own[tile][half], first + 8 * n + e, mask)) score = minus_infinity();
       }
     }
   }
@@ -165,6 +168,35 @@ __device__ __forceinline__ void multiply_values(WarpRows<kRows>& rows, const Blo
 #pragma unroll
     for (int column = 0; column < kColumns; ++column) {
       mma_m16n8k16_f16(rows.o[tile][column].value, a, values.column[column]);
+    }
+  }
+}
+
+/// o becomes NaN where the row attends a key whose value is, and nowhere else: for blocks that some
+/// row does not attend as a whole, whose NaN are then left out of the product, as 0 * NaN is NaN.
+/// Rare: plain and small, not fast. `block`: its first V row.
+template <class Tile, int kRows>
+__device__ __forceinline__ void mark_nan(WarpRows<kRows>& rows, const unsigned char* block,
+                                         const BlockMask& mask) {
+#pragma unroll
+  for (int tile = 0; tile < rows.kTiles; ++tile) {
+#pragma unroll
+    for (int half = 0; half < rows.kHalves; ++half) {
+      uint32_t seen = 0;  // NaN in dim 4w + i of the lane's 16 is bit 8i + w
+#pragma unroll 1
+      for (int key = 0; key < kBlockKeys; ++key) {
+        if (!attends(rows.own[tile][half], mask.begin + key, mask)) continue;
+        const Words4 codes = Tile::load_value_row(block, key);
+#pragma unroll
+        for (int w = 0; w < 4; ++w) seen |= nan_codes(codes.word[w]) >> (7 - w);
+      }
+#pragma unroll
+      for (int i = 0; i < 2 * kColumns; ++i) {
+        // value[2 * half + e] of column j is dim 8e + j of them.
+        const int j = i % kColumns, e = i / kColumns;
+        const uint32_t bit = 1U << (8 * (j % 4) + 2 * e + j / 4);
+        if ((seen & bit) != 0) rows.o[tile][j].value[2 * half + e] = f32_from_bits(0x7FC00000U);
+      }
     }
   }
 }

@@ -42,6 +42,15 @@ __device__ __forceinline__ F32x2 bf16x2_to_f32x2(uint32_t packed) {
   return {f32_from_bits(packed << 16), f32_from_bits(packed & 0xFFFF0000U)};
 }
 
+/// The highest bit of each of four e4m3 that is NaN.
+__device__ __forceinline__ uint32_t nan_codes(uint32_t codes) {
+  return ((codes & 0x7F7F7F7FU) + 0x01010101U) & 0x80808080U;
+}
+/// Four e4m3 with 0 in place of NaN.
+__device__ __forceinline__ uint32_t without_nan(uint32_t codes) {
+  return codes & ~((nan_codes(codes) >> 7) * 0xFFU);
+}
+
 }  // namespace muse::device
 
 #endif  // MUSE_DEVICE_CODE
