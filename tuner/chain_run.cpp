@@ -150,9 +150,36 @@ void ChainRun::restore_cache(const Arena::Area& area) {
   }
 }
 
+void ChainRun::make_nan(const NanValues& values) {
+  const Problem& p = stand_.problem();
+  const Inputs& in = stand_.data->inputs;
+  const int64_t column = values.kv_head * p.head_dim, b = values.request;
+  const int64_t of_step =
+      values.key - (in.cache_seqlens[static_cast<size_t>(b)] - p.q_len);  // negative: cached before
+  if (of_step >= 0 && !sight_.q8.empty()) {
+    const int64_t before_values = (p.num_q_heads + p.num_kv_heads) * p.head_dim;
+    const int64_t element = (b * p.q_len + of_step) * p.qkv_width() + before_values + column;
+    backend_.fill(at(area("qkv").address, element * 2), kPoisonByte, nan_dims(p) * 2);
+    return;
+  }
+  // Of either sign.
+  backend_.fill(at(area("v_cache").address, in.row(b, values.key) * row_bytes_ + column),
+                of_step >= 0 ? kPoisonByte : kForeignRowByte, nan_dims(p));
+}
+
 void ChainRun::run(bool redirected, bool taps, const Announce& announce) {
-  const Problem& problem = stand_.problem();
   restore(redirected);
+  launch_all(taps, announce);
+}
+
+void ChainRun::run_with_nan(const std::vector<NanValues>& values, const Announce& announce) {
+  restore(false);
+  for (const NanValues& each : values) make_nan(each);
+  launch_all(false, announce);
+}
+
+void ChainRun::launch_all(bool taps, const Announce& announce) {
+  const Problem& problem = stand_.problem();
   const Buffers buffers = arena_.buffers(partials_, taps);
   std::vector<std::unique_ptr<Program>> programs;
   for (size_t c = 0; c < chain_.size(); ++c) {

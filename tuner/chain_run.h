@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tuner/partly_attended.h"
 #include "tuner/validation_bench.h"
 
 namespace muse::tuner {
@@ -49,6 +50,10 @@ class ChainRun {
   /// Restores the inputs, poisons what the chain shall write, binds and runs. `redirected` picks
   /// the page table. Throws TrialError for whatever the chain throws.
   void run(bool redirected, bool taps, const Announce& announce);
+  /// The same, without taps, on inputs that have these NaN: in the step's own rows by way of qkv
+  /// where the chain writes them, else in the caches. disturbed() and unwritten() mean nothing
+  /// after it.
+  void run_with_nan(const std::vector<NanValues>& values, const Announce& announce);
 
   /// Guard bands, inputs, and cache rows that were not the step's to write.
   std::optional<GateFailure> disturbed();
@@ -83,6 +88,9 @@ class ChainRun {
   const Arena::Area& area(std::string_view name) const;
   const std::vector<uint8_t>& bytes_of(std::string_view name);
   void restore(bool redirected);
+  void make_nan(const NanValues& values);
+  /// Binds and runs on what is there.
+  void launch_all(bool taps, const Announce& announce);
   /// All programs as one graph with programmatic edges, where the target has graphs.
   void run_overlapping(const std::vector<std::unique_ptr<Program>>& programs,
                        const Announce& announce);

@@ -11,6 +11,7 @@
 #include <new>
 
 #include "tuner/chain_run.h"
+#include "tuner/partly_attended.h"
 #include "variants/numerics.h"
 
 namespace muse::tuner {
@@ -167,6 +168,7 @@ class Validation {
       const Products made = repeats ? run.products() : Products();
       reference([&] { judge(run, *stand, *feed, fill); });
       if (!first) continue;
+      judge_with_nan_values(run, *stand, fill);
       judge_again(run, fill, repeats ? &made : nullptr);
       judge_alone(run, stand, *feed, kind, partials, fill);
     }
@@ -334,6 +336,34 @@ class Validation {
   bool all_declare(bool Declared::*property) const {
     return std::all_of(chain_.begin(), chain_.end(), [&](const Candidate& candidate) {
       return candidate.variant->declared.*property;
+    });
+  }
+
+  /// What the chain ends with: out, O, or what its partials combine to; [T, Hq, D].
+  std::vector<double> result(ChainRun& run, const Stand& stand) const {
+    if (!sight_.out && sight_.o.empty()) return combined(run, stand);
+    const auto codes = run.read<uint16_t>(result_name());
+    std::vector<double> values(codes.size());
+    std::transform(codes.begin(), codes.end(), values.begin(), bf16_to_f32);
+    return values;
+  }
+  const char* result_name() const {
+    if (sight_.out) return "out";
+    return sight_.o.empty() ? "partial_o" : "o";
+  }
+
+  /// NaN in rows that some queries of a request attend: it reaches those and no other. `run` has
+  /// just run without.
+  void judge_with_nan_values(ChainRun& run, const Stand& stand, Fill fill) {
+    const Inputs& in = stand.data->inputs;
+    const std::vector<NanValues> values = partly_attended(in);
+    if (values.empty() || !covers(Stage::kAttention)) return;
+    const std::vector<double> expected =
+        reference([&] { return with_nan(in, values, sight_.out, result(run, stand)); });
+    run.run_with_nan(values, options_.announce);
+    reference([&] {
+      record(Gate::kPoison, fill,
+             {{}, judge_with_nan(result_name(), problem().head_dim, expected, result(run, stand))});
     });
   }
 
