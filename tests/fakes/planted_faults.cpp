@@ -270,6 +270,8 @@ std::vector<PlantedFault> planted_faults() {
        Gate::kPoison, "", shape},
       {"row left of the window multiplied by zero", Fault::kRowLeftOfWindowTimesZero, attention,
        Gate::kPoison, "", paged},
+      {"later draft token multiplied by zero", Fault::kLaterTokenTimesZero, attention,
+       Gate::kPoison, "", shape},
       {"token counted twice", Fault::kTokenTwice, attention, Gate::kAttention, "", shape},
       {"wrong kv head", Fault::kWrongKvHead, attention, Gate::kAttention, "", shape},
       {"missing v_scale", Fault::kMissingVScale, attention, Gate::kAttention, "", shape},

@@ -31,6 +31,7 @@ enum class Fault : uint8_t {
   kWindowTooNarrow,
   kPageMinusOneDereferenced,
   kRowLeftOfWindowTimesZero,
+  kLaterTokenTimesZero,
   kTokenTwice,
   kWrongKvHead,
   kMissingVScale,
@@ -77,7 +78,7 @@ struct PlantedFault {
   Shape shape;
 };
 
-/// One or more for each kind: 25 kinds.
+/// One or more for each kind: 26 kinds.
 std::vector<PlantedFault> planted_faults();
 
 /// Ragged, windowed, rotated, scaled: each fault shows on it.

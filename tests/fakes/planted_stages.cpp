@@ -157,6 +157,8 @@ void attend_split(const Step& step, const Query& q, const uint8_t* q8, int64_t s
   if (step.fault == Fault::kRowLeftOfWindowTimesZero && q.first % p.page_size > 0 && split == 0) {
     add(q.first - 1, 0);
   }
+  const bool later = q.own + 1 < in.cache_seqlens[q.request];
+  if (step.fault == Fault::kLaterTokenTimesZero && later && split == 0) add(q.own + 1, 0);
   const int64_t slot = (split * p.tokens() + q.token) * p.num_q_heads + q.head;
   in.partial_lse[slot] = -std::numeric_limits<float>::infinity();
   if (begin >= end) return;

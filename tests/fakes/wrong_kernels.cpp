@@ -55,6 +55,7 @@ std::vector<WrongKernel> wrong_kernels() {
       attention("page -1 times zero", kPageMinusOneTimesZero, Gate::kPoison, "partial_o"),
       attention("row left of the window times zero", kRowLeftOfWindowTimesZero, Gate::kPoison,
                 "partial_o"),
+      attention("later token times zero", kLaterTokenTimesZero, Gate::kPoison, "partial_o"),
       attention("token counted twice", kTokenTwice, Gate::kAttention, "partial_lse"),
       attention("wrong kv head", kWrongKvHead, Gate::kAttention, "partial_lse"),
       attention("missing v_scale", kMissingVScale, Gate::kAttention, "partial_o"),

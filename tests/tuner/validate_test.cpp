@@ -6,12 +6,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <stdexcept>
 
 #include "tests/fakes/planted_faults.h"
 #include "tuner/arena.h"
 #include "tuner/cases.h"
+#include "tuner/partly_attended.h"
 #include "variants/registry.h"
 
 namespace muse::tuner {
@@ -47,10 +49,10 @@ Shape uniform_shape(const Problem& problem, int64_t context) {
   return shape;
 }
 
-TEST(PlantedFaults, AreOfTwentyFiveKinds) {
+TEST(PlantedFaults, AreOfTwentySixKinds) {
   std::set<std::string> kinds;
   for (const fakes::PlantedFault& fault : fakes::planted_faults()) kinds.insert(fault.kind);
-  EXPECT_EQ(kinds.size(), 25u);
+  EXPECT_EQ(kinds.size(), 26u);
 }
 
 class Planted : public testing::TestWithParam<fakes::PlantedFault> {};
@@ -376,6 +378,49 @@ TEST(Cases, EveryRowThatNoQueryAttendsIsPoison) {
     EXPECT_EQ(std::count(data->redirected.begin(), data->redirected.end(), -1), 0);
     EXPECT_GT(std::count(in.page_table.begin(), in.page_table.end(), -1), 0);
   }
+}
+
+TEST(PartlyAttended, RowsAreThoseOfTheLastTokenAndOfTheKeyThatTheWindowLeavesBehind) {
+  const Shape shape = validation_shape(fakes::fault_shape());
+  const Problem& p = shape.problem;
+  const auto data = make_case(shape, 1, Fill::kNormal, CaseKind::kStored);
+  const Inputs& in = data->inputs;
+  const auto values = partly_attended(in);
+  ASSERT_EQ(values.size(), static_cast<size_t>(p.batch * p.num_kv_heads));
+  int64_t of_last = 0, of_first = 0;
+  for (const NanValues& v : values) {
+    of_last += v.key == in.cache_seqlens[static_cast<size_t>(v.request)] - 1;
+    of_first += v.key == first_attended(in, v.request, 0) && v.key > 0;
+  }
+  EXPECT_EQ(of_last + of_first, p.batch * p.num_kv_heads);
+  EXPECT_GT(of_first, 0);
+  const auto heads = static_cast<size_t>(p.tokens() * p.num_q_heads);
+  const auto dim = static_cast<size_t>(p.head_dim);
+  const std::vector<double> o = with_nan(in, values, false, std::vector<double>(heads * dim, 1));
+  size_t marked = 0;
+  for (size_t head = 0; head < heads; ++head) {
+    marked += std::isnan(o[head * dim]);
+    EXPECT_FALSE(std::isnan(o[(head + 1) * dim - 1]));
+  }
+  EXPECT_EQ(marked, heads / 3);  // of three tokens the last or the first
+
+  Shape decode = fakes::fault_shape();
+  decode.problem.q_len = 1;
+  const auto one = make_case(validation_shape(decode), 1, Fill::kNormal, CaseKind::kStored);
+  EXPECT_TRUE(partly_attended(one->inputs).empty());
+}
+
+TEST(PartlyAttended, ANaNIsExpectedExactlyWhereItBelongs) {
+  const double nan = std::nan("");
+  const std::vector<double> expected{1, nan, -1, 2};
+  EXPECT_FALSE(judge_with_nan("o", 4, expected, std::vector<double>{1, nan, -1, 2.01}));
+  const auto index = [&](const std::vector<double>& got) {
+    const auto failure = judge_with_nan("o", 4, expected, got);
+    return failure ? failure->index : -1;
+  };
+  EXPECT_EQ(index({1, 0, -1, 2}), 1);
+  EXPECT_EQ(index({1, nan, -1, nan}), 3);
+  EXPECT_EQ(index({1, nan, -0.9, 2}), 2);
 }
 
 TEST(Cases, AWidePoolKeepsItsSizeAndANarrowOneShrinks) {

@@ -32,6 +32,7 @@ enum Wrong : int {
   kLseBase = 27,
   kTruncatedSums = 28,  // to 13 fraction bits after each addition
   kPartialStoreBefore = 29,
+  kLaterTokenTimesZero = 30,
 
   kLostSplit = 40,
   kEmptySplitTimesZero = 41,
@@ -49,7 +50,7 @@ enum Wrong : int {
 template <int... kValues>
 struct WrongList {};
 using PrepareFaults = WrongList<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10>;
-using AttentionFaults = WrongList<0, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29>;
+using AttentionFaults = WrongList<0, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30>;
 using CombineFaults = WrongList<0, 40, 41>;
 using GateFaults = WrongList<0, 60, 61, 62, 63, 64, 65, 66, 67>;
 

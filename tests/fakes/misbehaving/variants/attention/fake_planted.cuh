@@ -91,6 +91,9 @@ __global__ void __launch_bounds__(kWrongDim) attend(const __grid_constant__ Wron
       (C::fault == kRowLeftOfWindowTimesZero && left && same_page)) {
     softmax.add(softmax.largest, 0, value(q.first - 1));
   }
+  if (C::fault == kLaterTokenTimesZero && split == 0 && q.own + 1 < context) {
+    softmax.add(softmax.largest, 0, value(q.own + 1));
+  }
 
   const int64_t slot = int64_t{split} * rows + row;
   const bool empty = begin >= end;
