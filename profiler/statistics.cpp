@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantiles and percentile bootstrap. Own generator and own index draw: the standard library's
-// distributions differ between versions, and a stored decision must be replayed bit by bit.
+// Quantiles and the exact percentile bootstrap of medians. Own generator and own draw: the standard
+// library's distributions differ between versions, and a stored race must be replayed bit by bit.
 #include "profiler/statistics.h"
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <stdexcept>
+#include <utility>
 
 namespace muse::profiler {
 namespace {
@@ -27,21 +29,36 @@ double select_quantile(std::vector<double>& values, double q) {
   return *at + weight * (next - *at);
 }
 
-/// Draws `counts.size()` ranks with replacement.
-void resample(SplitMix& random, std::vector<uint32_t>& counts) {
-  std::fill(counts.begin(), counts.end(), 0u);
-  for (size_t i = 0; i < counts.size(); ++i) ++counts[random.below(counts.size())];
+/// P(B >= least) for B binomial over `draws` with probability p <= 1/2 and least >= draws * p: from
+/// there on the terms fall, so the sum goes upwards from the largest. Its logarithm cannot
+/// underflow before it counts for nothing.
+double binomial_tail(size_t draws, size_t least, double p) {
+  const auto n = static_cast<double>(draws), first = static_cast<double>(least);
+  double log_term = first * std::log(p) + (n - first) * std::log1p(-p);
+  for (double i = 1; i <= n - first; ++i) log_term += std::log1p(first / i);
+  double term = std::exp(log_term), sum = 0;
+  for (double i = first; i <= n && term > 0; ++i) {
+    sum += term;
+    term *= (n - i) / (i + 1) * p / (1 - p);
+  }
+  return sum;
 }
 
-/// Median of a multiset given by how often each of `sorted` occurs in it; as many as sorted has.
-double median_of_counts(const std::vector<double>& sorted, const std::vector<uint32_t>& counts) {
-  const size_t upper = sorted.size() / 2;
-  const size_t lower = sorted.size() % 2 ? upper : upper - 1;
-  size_t seen = 0, rank = 0;
-  while ((seen += counts[rank]) <= lower) ++rank;
-  const double low = sorted[rank];
-  while (seen <= upper) seen += counts[++rank];
-  return low + (sorted[rank] - low) / 2;
+/// The least k whose chance that a resample's (lower) median is at most the k-th value reaches
+/// tail.
+size_t find_rank(size_t count, double tail) {
+  const size_t middle = (count + 1) / 2;
+  size_t low = 1, high = middle;  // at the middle it is a half, more than any tail
+  while (low < high) {
+    const size_t k = (low + high) / 2;
+    const double p = static_cast<double>(k) / static_cast<double>(count);
+    if (binomial_tail(count, middle, p) >= tail) {
+      high = k;
+    } else {
+      low = k + 1;
+    }
+  }
+  return low;
 }
 
 Interval widened(Interval interval, double least_half_width) {
@@ -50,19 +67,14 @@ Interval widened(Interval interval, double least_half_width) {
   return {middle - least_half_width, middle + least_half_width};
 }
 
-/// Sorting once makes a resample a handful of counters: no selection per resample.
-Interval bootstrap_median(std::vector<double> values, const Bootstrap& options) {
-  std::sort(values.begin(), values.end());
-  std::vector<uint32_t> counts(values.size());
-  std::vector<double> medians(static_cast<size_t>(std::max(options.resamples, 1)));
-  SplitMix random(options.seed);
-  for (double& one : medians) {
-    resample(random, counts);
-    one = median_of_counts(values, counts);
-  }
-  const double tail = (1 - options.confidence) / 2;
-  const double low = select_quantile(medians, tail);
-  return widened({low, select_quantile(medians, 1 - tail)}, options.least_half_width);
+/// Two selections instead of a sort: nothing but the two ends is looked at.
+Interval bootstrap_median(std::vector<double>& values, const Bootstrap& options) {
+  const size_t rank = median_rank(values.size(), options.confidence);
+  const auto low = values.begin() + static_cast<std::ptrdiff_t>(rank - 1);
+  const auto high = values.end() - static_cast<std::ptrdiff_t>(rank);
+  std::nth_element(values.begin(), low, values.end());
+  if (high > low) std::nth_element(low + 1, high, values.end());
+  return widened({*low, *high}, options.least_half_width);
 }
 
 }  // namespace
@@ -93,19 +105,27 @@ double geometric_mean(std::span<const double> values) {
   return std::exp(sum / static_cast<double>(values.size()));
 }
 
+size_t median_rank(size_t count, double confidence) {
+  if (count == 0) throw std::invalid_argument("statistics of no values");
+  // A race asks for few sizes and levels, but for each of them again and again.
+  thread_local std::map<std::pair<size_t, double>, size_t> known;
+  const auto [at, fresh] = known.try_emplace({count, confidence}, 0);
+  if (fresh) at->second = find_rank(count, (1 - confidence) / 2);
+  return at->second;
+}
+
 Interval median_interval(std::span<const double> values, const Bootstrap& options) {
-  require_values(values);
-  return bootstrap_median({values.begin(), values.end()}, options);
+  std::vector<double> copy(values.begin(), values.end());
+  return bootstrap_median(copy, options);
 }
 
 Interval paired_median_interval(std::span<const double> a, std::span<const double> b,
                                 const Bootstrap& options) {
-  require_values(a);
   if (a.size() != b.size()) throw std::invalid_argument("pairs of unequal length");
   // A resampled pair keeps its difference, so resampling differences resamples pairs.
   std::vector<double> differences(a.size());
   std::transform(a.begin(), a.end(), b.begin(), differences.begin(), std::minus<>{});
-  return bootstrap_median(std::move(differences), options);
+  return bootstrap_median(differences, options);
 }
 
 }  // namespace muse::profiler

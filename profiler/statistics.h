@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statistics of samples: medians and bootstrap intervals. Pure; every random choice is seeded.
+// Statistics of samples: medians and exact bootstrap intervals. Pure; draws come from a seed.
 #pragma once
 
 #include <cstddef>
@@ -34,12 +34,18 @@ struct Interval {
 
 struct Bootstrap {
   double confidence = 0.95;
-  int resamples = 1000;
-  uint64_t seed = 1;
   double least_half_width = 0;  ///< one step of the clock: no interval is narrower
 };
 
 // All of these throw std::invalid_argument where a precondition on sizes is broken.
+
+/// The rank (from 1) of the order statistic at the low end of the percentile-bootstrap interval of
+/// the median of `count` values; the high end has rank count + 1 - rank. Exact, no resampling: the
+/// median of a resample is at most the k-th of n values where at least half of n draws fall on the
+/// k smallest, and that number of draws is binomial with probability k / n. Of an even number the
+/// low end is that of the lower, the high end that of the upper of the two middle values, so the
+/// interval covers that of their mean: slightly conservative. Precondition: count > 0.
+size_t median_rank(size_t count, double confidence);
 
 /// Percentile-bootstrap interval of the median. One value gives a point widened to the least width.
 Interval median_interval(std::span<const double> values, const Bootstrap& options);

@@ -13,6 +13,9 @@
 namespace muse::tuner {
 namespace {
 
+/// Rounds of the final after which it is looked at first.
+constexpr int kFirstLook = 8;
+
 constexpr double kNoSample = std::numeric_limits<double>::quiet_NaN();
 
 bool is_sample(double ns) { return std::isfinite(ns) && ns > 0; }
@@ -30,7 +33,7 @@ double median_ns(const std::vector<double>& samples) {
 }
 
 profiler::Bootstrap bootstrap(const RaceRules& rules) {
-  return {.seed = rules.seed, .least_half_width = rules.step_ns};
+  return {.least_half_width = rules.step_ns};
 }
 
 /// Over the rounds both have; nullopt where there is none.
@@ -85,15 +88,37 @@ bool Race::over() const {
   return decided_ || early_rounds_ + final_rounds_ >= rules_.max_rounds || survivors().empty();
 }
 
-std::optional<RoundOrder> Race::next() const {
-  if (over()) return std::nullopt;
-  RoundOrder order{.number = added_, .final = in_final_, .entrants = survivors()};
+RoundOrder Race::order_of(int number) const {
+  RoundOrder order{.number = number, .final = in_final_, .entrants = survivors()};
   shuffle(order.entrants, rules_.seed, order.number);
   if (base_ >= 0 && entrants_[static_cast<size_t>(base_)].running(in_final_)) {
     order.entrants.insert(order.entrants.begin(), base_);
     order.entrants.push_back(base_);
   }
   return order;
+}
+
+std::optional<RoundOrder> Race::next() const {
+  if (over()) return std::nullopt;
+  return order_of(added_);
+}
+
+int Race::rounds_to_decision() const {
+  const int left = rules_.max_rounds - early_rounds_ - final_rounds_;
+  if (in_final_) return std::min(left, next_check_ - final_rounds_);
+  int end = early_end_;
+  if (checkpoint_ < rules_.checkpoints.size()) {
+    end = std::min(end, rules_.checkpoints[checkpoint_].rounds);
+  }
+  return std::min(left, end - early_rounds_);
+}
+
+std::vector<RoundOrder> Race::block(int limit) const {
+  std::vector<RoundOrder> orders;
+  if (over()) return orders;
+  const int count = std::min(limit, rounds_to_decision());
+  for (int i = 0; i < count; ++i) orders.push_back(order_of(added_ + i));
+  return orders;
 }
 
 void Race::add(const RoundOrder& order, const RoundSamples& samples) {
@@ -151,7 +176,7 @@ void Race::exclude(int entrant, const std::string& why) {
 
 void Race::advance(int round) {
   if (in_final_) {
-    check_final();
+    check_final(round);
     return;
   }
   while (checkpoint_ < rules_.checkpoints.size() &&
@@ -163,7 +188,7 @@ void Race::advance(int round) {
 
 void Race::eliminate(const RaceRules::Checkpoint& checkpoint, int round) {
   const std::vector<int> running = survivors();
-  const int first = best(running);
+  const int first = leader();
   if (first < 0) return;
   const Entrant& leader = entrants_[static_cast<size_t>(first)];
   const double leader_ns = median_ns(leader.early);
@@ -202,26 +227,57 @@ void Race::begin_final(int round) {
                       : fmt::format("behind the {} finalists by median, {:.0f} ns", seats, ns);
   }
   in_final_ = true;
-  next_check_ = std::max(1, std::min(rules_.final_rounds, rules_.max_rounds - early_rounds_));
+  least_final_ = std::max(1, std::min(rules_.final_rounds, rules_.max_rounds - early_rounds_));
+  next_check_ = std::min(kFirstLook, least_final_);
 }
 
-/// Looks after final_rounds, then each time a quarter more has run: a look costs a bootstrap per
-/// finalist, which for short kernels is more than a round.
-void Race::check_final() {
+void Race::check_final(int round) {
   if (final_rounds_ < next_check_) return;
-  next_check_ = final_rounds_ + std::max(4, final_rounds_ / 4);
+  if (final_rounds_ < least_final_) {
+    next_check_ = std::min(2 * final_rounds_, least_final_);
+  } else {
+    next_check_ = final_rounds_ + std::max(4, final_rounds_ / 4);
+  }
   const int first = leader();
   if (first < 0) return;
-  const Entrant& fastest = entrants_[static_cast<size_t>(first)];
+  leave_final(first, round);
+  if (final_rounds_ < least_final_) return;
+  const std::vector<int> running = survivors();
+  const std::vector<Samples> all = samples_of(running);
+  const auto at = std::find(running.begin(), running.end(), first);
   const double limit =
-      std::max(rules_.half_width_pct / 100 * median_ns(fastest.final), rules_.step_ns);
-  decided_ = true;
-  for (int index : survivors()) {
-    if (index == first) continue;
-    const auto interval =
-        paired(entrants_[static_cast<size_t>(index)].final, fastest.final, rules_);
-    if (!interval || interval->half_width() > limit) decided_ = false;
+      std::max(rules_.half_width_pct / 100 * median_ns(samples(first)), rules_.step_ns);
+  std::vector<Gap> found = gaps(all, static_cast<int>(at - running.begin()), limit, rules_.step_ns);
+  found.erase(found.begin() + (at - running.begin()));
+  decided_ =
+      std::all_of(found.begin(), found.end(), [&](const Gap& gap) { return gap.settled(limit); });
+}
+
+/// Those that stay lose a rival for good, and gain its time.
+void Race::leave_final(int first, int round) {
+  if (rules_.checkpoints.empty()) return;
+  const double limit_pct = rules_.checkpoints.back().behind_pct;
+  const std::vector<int> running = survivors();
+  const auto at = std::find(running.begin(), running.end(), first) - running.begin();
+  const double leader_ns = median_ns(samples(first));
+  const double limit = std::max(limit_pct / 100 * leader_ns, rules_.step_ns);
+  const std::vector<Gap> found =
+      gaps(samples_of(running), static_cast<int>(at), limit, rules_.step_ns);
+  for (size_t i = 0; i < running.size(); ++i) {
+    if (!found[i].slower || running[i] == base_) continue;
+    Entrant& entrant = entrants_[static_cast<size_t>(running[i])];
+    entrant.dropped_in_round = round;
+    entrant.why = fmt::format(
+        "{:.1f} to {:.1f} % behind the leader after {} rounds of the final (limit {:g} %)",
+        100 * found[i].behind.low / leader_ns, 100 * found[i].behind.high / leader_ns,
+        final_rounds_, limit_pct);
   }
+}
+
+std::vector<Samples> Race::samples_of(const std::vector<int>& entrants) const {
+  std::vector<Samples> all;
+  for (const int index : entrants) all.emplace_back(samples(index));
+  return all;
 }
 
 const std::vector<double>& Race::samples(int entrant) const {
@@ -229,19 +285,11 @@ const std::vector<double>& Race::samples(int entrant) const {
   return one.finalist && final_rounds_ > 0 ? one.final : one.early;
 }
 
-int Race::best(const std::vector<int>& entrants) const {
-  int first = -1;
-  double least = std::numeric_limits<double>::infinity();
-  for (int index : entrants) {
-    const double ns = median_ns(samples(index));
-    if (ns >= least) continue;
-    least = ns;
-    first = index;
-  }
-  return first;
+int Race::leader() const {
+  const std::vector<int> running = survivors();
+  const int first = leader_of(samples_of(running));
+  return first < 0 ? -1 : running[static_cast<size_t>(first)];
 }
-
-int Race::leader() const { return best(survivors()); }
 
 /// In the final where both ran it, else in the early rounds, which everybody ran.
 profiler::Interval Race::behind(const Entrant& entrant, const Entrant& leader) const {
@@ -259,7 +307,7 @@ std::vector<Standing> Race::standings() const {
     const std::vector<double> good = measured(samples(static_cast<int>(i)));
     Standing standing;
     standing.samples = static_cast<int>(good.size());
-    standing.finalist = entrant.finalist;
+    standing.finalist = entrant.finalist && entrant.dropped_in_round < 0;
     standing.dropped_in_round = entrant.dropped_in_round;
     standing.why = entrant.why;
     standing.excluded = entrant.excluded;
