@@ -32,6 +32,12 @@ const std::array<Choice<Regime>, 3> kRegimes{{
     {"rotating", Regime::kRotating},
 }};
 
+const std::array<Choice<SearchKind>, 3> kSearchKinds{{
+    {"exhaustive", SearchKind::kExhaustive},
+    {"random", SearchKind::kRandom},
+    {"guided", SearchKind::kGuided},
+}};
+
 /// nullopt inside = auto.
 const std::array<Choice<std::optional<Timer>>, 4> kTimers{{
     {"cupti", Timer::kCupti},
@@ -99,6 +105,19 @@ MeasureRules read_measure(const YamlNode* node, DiagnosticLog& log) {
   return rules;
 }
 
+SearchRules read_search(const YamlNode* node, DiagnosticLog& log) {
+  SearchRules rules;
+  if (!node) return rules;
+  const Section section(*node, Level::kSearch, log);
+  assign(section, "kind", rules.kind, [&](const YamlNode& n) {
+    return read_choice<SearchKind>(n, "search kind", kSearchKinds, log);
+  });
+  assign(section, "share_pct", rules.share_pct, [&](const YamlNode& n) {
+    return read_number(n, "share_pct", {0, 100, true}, log);
+  });
+  return rules;
+}
+
 DispatchRules read_dispatch(const YamlNode* node, DiagnosticLog& log) {
   DispatchRules rules;
   if (!node) return rules;
@@ -145,6 +164,7 @@ void read_top(const YamlNode& root, const Registry& registry, Spec& spec, Diagno
   spec.variants = read_variants(top.find("variants"), registry, log);
   spec.pipelines = read_pipelines(top.find("pipelines"), log);
   spec.measure = read_measure(top.find("measure"), log);
+  spec.search = read_search(top.find("search"), log);
   spec.dispatch = read_dispatch(top.find("dispatch"), log);
   check_regimes(top, spec, log);
 }
@@ -179,6 +199,12 @@ tl::expected<std::string, std::string> read_file(const std::filesystem::path& fi
 }
 
 }  // namespace
+
+std::string_view name(SearchKind kind) {
+  return std::find_if(kSearchKinds.begin(), kSearchKinds.end(),
+                      [&](const auto& choice) { return choice.second == kind; })
+      ->first;
+}
 
 tl::expected<Spec, Diagnostics> load_spec(const std::filesystem::path& file,
                                           const Registry& registry) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tl/expected.hpp>
 #include <vector>
 
@@ -51,6 +52,14 @@ struct MeasureRules {
   uint64_t seed = 1;
 };
 
+enum class SearchKind : uint8_t { kExhaustive, kRandom, kGuided };
+std::string_view name(SearchKind kind);  ///< exhaustive, random, guided
+
+struct SearchRules {
+  SearchKind kind = SearchKind::kExhaustive;
+  double share_pct = 15;  ///< of a span's candidates that are measured; exhaustive: all
+};
+
 struct DispatchRules {
   profiler::Regime regime = profiler::Regime::kCold;
   std::map<std::string, std::string> axes{{"batch", "log2"}, {"context", "log2"}};
@@ -67,6 +76,7 @@ struct Spec {
   VariantRules variants;
   PipelineRules pipelines;
   MeasureRules measure;
+  SearchRules search;
   DispatchRules dispatch;
 };
 

@@ -20,7 +20,8 @@ const std::vector<LevelKeys>& levels() {
   static const std::vector<LevelKeys> levels{
       {Level::kTop,
        "the top level",
-       {"schema", "base", "defaults", "shapes", "variants", "pipelines", "measure", "dispatch"}},
+       {"schema", "base", "defaults", "shapes", "variants", "pipelines", "measure", "search",
+        "dispatch"}},
       {Level::kDefaults,
        "defaults",
        {"num_q_heads", "num_kv_heads", "head_dim", "page_size", "window", "rope_theta",
@@ -39,6 +40,7 @@ const std::vector<LevelKeys>& levels() {
        "measure",
        {"regimes", "timer", "half_width_pct", "tie_pct", "switch_margin_pct", "max_rounds",
         "seed"}},
+      {Level::kSearch, "search", {"kind", "share_pct"}},
       {Level::kDispatch, "dispatch", {"regime", "axes", "max_distance"}},
       {Level::kAxes, "dispatch.axes", {"batch", "context", "q_len"}},
   };

@@ -29,6 +29,7 @@ enum class Level {
   kVariants,
   kPipelines,
   kMeasure,
+  kSearch,
   kDispatch,
   kAxes,
 };

@@ -78,6 +78,11 @@ measure:
   max_rounds: 256
   seed: 1
 
+# Measure all candidates of a span, or some that a seeded search picks: kind random or guided.
+search:
+  kind: exhaustive
+  share_pct: 15         # of a span's candidates, where not exhaustive
+
 # What the emitted table ranks by.
 dispatch:
   regime: cold
