@@ -192,6 +192,12 @@ __device__ __forceinline__ void attend(const device::AttentionArgs& args) {
   }
 }
 
+#if __CUDA_ARCH__ == 890  // at 168 registers it would spill, and shared memory has no room for more
+inline constexpr int kWarpsOf32Rows = 8;
+#else
+inline constexpr int kWarpsOf32Rows = 12;
+#endif
+
 // One kernel for each number of query rows that a warp holds: a problem's geometry picks it. The
 // second bound is the warps per SM for which registers suffice; left to itself the compiler may
 // spill to fit one more.
@@ -208,7 +214,7 @@ __global__ void __launch_bounds__(C::warps * 32, 16 / C::warps)
 }
 
 template <class C>
-__global__ void __launch_bounds__(C::warps * 32, 12 / C::warps)
+__global__ void __launch_bounds__(C::warps * 32, kWarpsOf32Rows / C::warps)
     attend_32_rows(const __grid_constant__ Args block) {
   attend<C, 32>(block.attention);
 }
