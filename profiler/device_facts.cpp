@@ -57,6 +57,7 @@ DeviceFacts device_facts(int ordinal) {
           .sm_count = properties.multiProcessorCount,
           .l2_bytes = properties.l2CacheSize,
           .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem),
+          .sm_clock_hz = attribute(cudaDevAttrClockRate, ordinal) * 1e3,
           .memory_bytes_per_s = memory_bytes_per_s(ordinal)};
 }
 

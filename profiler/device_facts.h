@@ -25,6 +25,7 @@ struct DeviceFacts {
   int cc = 0;              ///< compute capability * 10
   int sm_count = 0;
   int64_t l2_bytes = 0, memory_bytes = 0;
+  double sm_clock_hz = 0;         ///< the highest; 0 where the driver does not tell
   double memory_bytes_per_s = 0;  ///< in theory: bus width * memory clock * 2, as data comes twice
                                   ///< a clock; 0 where the driver does not tell
 };
