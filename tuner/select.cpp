@@ -178,7 +178,7 @@ class Selector {
     if (i == leader_) return false;
     const Gap& gap = gaps_.at(i);
     if (!gap.enough()) return true;
-    if (gap.behind.half_width() <= tolerance_ns_) return false;
+    if (gap.narrow(tolerance_ns_)) return false;
     return i == winner ? gap.behind.high > margin_ns_ : gap.behind.low < -margin_ns_;
   }
 

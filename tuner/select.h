@@ -37,10 +37,12 @@ struct Gap {
   size_t rounds = 0;    ///< that both have
   bool slower = false;  ///< surely, by the tolerance or more
   bool enough() const { return rounds >= kLeastPairedRounds; }
-  /// Nothing more is to be learnt of it: surely slower, or known to the given half-width.
-  bool settled(double half_width_ns) const {
-    return slower || (enough() && behind.half_width() <= half_width_ns);
+  /// Rounding apart: an interval that was widened to a least width has to pass for that width.
+  bool narrow(double half_width_ns) const {
+    return behind.half_width() <= half_width_ns * (1 + 1e-9);
   }
+  /// Nothing more is to be learnt of it: surely slower, or known to the given half-width.
+  bool settled(double half_width_ns) const { return slower || (enough() && narrow(half_width_ns)); }
 };
 
 /// Everyone against the leader (whose own gap is empty), family-wise: Holm, step down. With m pairs

@@ -158,21 +158,21 @@ TEST(Race, ShowsNoTrendWithPosition) {
 
 TEST(Race, DropsTheHopelessAtTheFirstCheckpoint) {
   Race race(4, 0, {});
-  const Played played = play(race, with_noise({1000, 1010, 1500, 4000}, 0.005));
+  const Played played = play(race, with_noise({1000, 1010, 1600, 4000}, 0.005));
   const auto standings = race.standings();
   for (const int hopeless : {2, 3}) {
     const Standing& standing = standings[static_cast<size_t>(hopeless)];
-    EXPECT_EQ(standing.dropped_in_round, 3);
-    EXPECT_EQ(standing.samples, 4);
+    EXPECT_EQ(standing.dropped_in_round, 1);
+    EXPECT_EQ(standing.samples, 2);
     EXPECT_FALSE(standing.finalist);
-    EXPECT_NE(standing.why.find("% behind the leader after 4 rounds (limit 10 %)"),
+    EXPECT_NE(standing.why.find("% behind the leader after 2 rounds (limit 50 %)"),
               std::string::npos)
         << standing.why;
     EXPECT_GT(standing.behind.low, 400);
   }
   EXPECT_EQ(finalists(race), (std::vector<int>{0, 1}));
   EXPECT_EQ(race.leader(), 0);
-  EXPECT_TRUE(played.orders[4].final);  // nothing is left to choose
+  EXPECT_TRUE(played.orders[2].final);  // nothing is left to choose
 }
 
 TEST(Race, TightensTheLimitFromCheckpointToCheckpoint) {
@@ -237,7 +237,7 @@ TEST(Race, EndsWhenEveryIntervalIsNarrow) {
 TEST(Race, AsksForNoMoreThanOneClockStep) {
   Race race(2, 0, {.step_ns = 50});
   EXPECT_EQ(play(race, with_noise({1000, 1001}, 0.02)).count(true), 32);
-  EXPECT_GE(race.standings()[1].interval.half_width(), 50);
+  EXPECT_GT(race.standings()[1].interval.half_width(), 50 - 1e-6);
 }
 
 TEST(Race, HonoursASmallBudgetAndStillHasAFinal) {
@@ -303,12 +303,12 @@ TEST(Race, RunsABimodalEntrantToTheBudget) {
 TEST(Race, LeavesAMissedSampleOutOfThePairs) {
   Race race(2, 0, {});
   play(race, [](int entrant, int round, size_t) {
-    return entrant == 1 && round % 4 == 0 ? kNan : 1000.0 + 100 * entrant;
+    return entrant == 1 && round % 4 == 0 ? kNan : 1000.0 + 10 * entrant;
   });
   const Standing standing = race.standings()[1];
   EXPECT_EQ(standing.samples, 24);
   EXPECT_FALSE(standing.excluded);
-  EXPECT_DOUBLE_EQ(standing.behind.low, 99);
+  EXPECT_DOUBLE_EQ(standing.behind.low, 9);
   EXPECT_TRUE(std::isnan(race.samples(1)[0]));
 }
 
@@ -395,6 +395,111 @@ TEST(Race, HandsOutTheSameRoundUntilItIsAnswered) {
   const RoundOrder order = *race.next();
   EXPECT_EQ(race.next()->entrants, order.entrants);
   EXPECT_EQ(race.next()->number, order.number);
+}
+
+TEST(Race, DropsNobodyForOneOutlierInTwoRounds) {
+  // In the first or the second round one entrant takes ten times its time: the slow one, the best,
+  // the base. Nobody is dropped by it.
+  for (int unlucky = 0; unlucky < 4; ++unlucky) {
+    for (const int when : {0, 1}) {
+      Race race(4, 0, {});
+      play(race, [&](int entrant, int round, size_t position) {
+        const double ns = 1000 + entrant + noise(entrant, round, position);
+        return entrant == unlucky && round == when ? 10 * ns : ns;
+      });
+      for (const Standing& standing : race.standings()) {
+        EXPECT_TRUE(standing.dropped_in_round < 0 || standing.dropped_in_round > 1);
+        EXPECT_TRUE(standing.finalist);
+      }
+    }
+  }
+}
+
+TEST(Race, CostsAManyTimesSlowerEntrantTwoTurns) {
+  std::vector<double> ns(64, 1000);
+  for (size_t i = 8; i < ns.size(); ++i) ns[i] = 1700 + 300.0 * static_cast<double>(i);
+  Race race(64, 0, {});
+  play(race, with_noise(ns, 0.02));
+  for (size_t i = 8; i < ns.size(); ++i) EXPECT_EQ(race.standings()[i].samples, 2);
+}
+
+TEST(Race, GivesBlocksThatEqualTheRoundsOneByOne) {
+  const auto script = with_noise({1000, 1003, 1002, 1050, 1200, 1001, 990, 2000, 1100}, 0.01);
+  for (const int limit : {1, 3, 1000}) {
+    Race blocks(9, 3, {.seed = 5}), single(9, 3, {.seed = 5});
+    int rounds = 0;
+    for (auto block = blocks.block(limit); !block.empty(); block = blocks.block(limit)) {
+      ASSERT_LE(static_cast<int>(block.size()), limit);
+      for (const RoundOrder& order : block) {
+        ASSERT_EQ(single.next(), order);
+        ASSERT_TRUE(blocks.wants(order));
+        RoundSamples samples;
+        for (size_t i = 0; i < order.entrants.size(); ++i) {
+          samples.ns.push_back(script(order.entrants[i], order.number, i));
+        }
+        if (order.number % 9 == 2) samples.rejected = "clock moved";
+        single.add(order, samples);
+        blocks.add(order, samples);
+        ++rounds;
+      }
+    }
+    EXPECT_EQ(single.next(), std::nullopt);
+    EXPECT_TRUE(same(blocks.standings(), single.standings()));
+    EXPECT_GT(rounds, 40);
+  }
+}
+
+TEST(Race, EndsABlockAtTheNextDecision) {
+  Race race(5, 0, {});
+  std::vector<size_t> sizes;
+  for (auto block = race.block(100); !block.empty(); block = race.block(100)) {
+    sizes.push_back(block.size());
+    for (const RoundOrder& order : block) {
+      race.add(order, {.ns = std::vector<double>(order.entrants.size(), 1000), .rejected = {}});
+    }
+  }
+  EXPECT_EQ(sizes, (std::vector<size_t>{2, 2, 4, 8, 8, 8, 16}));
+}
+
+TEST(Race, VoidsTheRestOfABlockWhereSomebodyIsExcluded) {
+  Race race(5, 0, {});
+  std::vector<RoundOrder> block = race.block(2);
+  ASSERT_EQ(block.size(), 2u);
+  EXPECT_TRUE(race.wants(block[0]));
+  EXPECT_FALSE(race.wants(block[1]));
+  race.add(block[0], {.ns = std::vector<double>(7, 1000), .rejected = {}});
+  EXPECT_TRUE(race.wants(block[1]));
+  race.exclude(3, "crashed");
+  EXPECT_FALSE(race.wants(block[1]));
+  EXPECT_EQ(race.block(2).front(), *race.next());
+}
+
+TEST(Race, LetsSurelySlowerFinalistsLeave) {
+  Race race(5, 1, {.checkpoints = {{2, 50}, {4, 10}, {16, 9}}});
+  play(race, with_noise({1000, 1080, 1001, 1085, 1002}, 0.02));
+  EXPECT_EQ(race.standings()[3].finalist, true);  // within the limit of the last checkpoint
+  Race strict(5, 1, {.checkpoints = {{2, 50}, {4, 10}, {5, 5}}});
+  play(strict, [](int entrant, int round, size_t position) {
+    const std::vector<double> ns{1000, 1100, 1001, round < 8 ? 1010.0 : 1090.0, 1002};
+    return ns[static_cast<size_t>(entrant)] * (1 + 0.004 * noise(entrant, round, position));
+  });
+  const auto standings = strict.standings();
+  EXPECT_FALSE(standings[3].finalist);
+  EXPECT_GT(standings[3].dropped_in_round, 8);
+  EXPECT_NE(standings[3].why.find("rounds of the final (limit 5 %)"), std::string::npos)
+      << standings[3].why;
+  EXPECT_LT(strict.samples(3).size(), 33u);
+  for (const size_t stays : {0, 1, 2, 4}) EXPECT_TRUE(standings[stays].finalist) << stays;
+}
+
+TEST(Race, DoesNotWaitForTheWidthOfWhoIsSurelySlower) {
+  // The base scatters by 40 % but is three times slower: its interval will never be narrow.
+  Race race(3, 2, {});
+  const Played played = play(race, [](int entrant, int round, size_t position) {
+    if (entrant == 2) return 3000 * (1 + 0.1 * noise(entrant, round, position));
+    return (1000 + entrant) * (1 + 0.001 * noise(entrant, round, position));
+  });
+  EXPECT_EQ(played.count(true), 32);
 }
 
 TEST(Race, IsReplayedFromStoredRounds) {

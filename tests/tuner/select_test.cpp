@@ -5,9 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <fstream>
 #include <limits>
 #include <random>
+#include <sstream>
+
+#include "profiler/statistics.h"
+#include "tuner/race.h"
 
 namespace muse::tuner {
 namespace {
@@ -187,11 +193,33 @@ TEST(Select, TreatsAShorterListAsMissingRounds) {
 }
 
 TEST(Select, CannotTellApartWhatSharesTooFewRounds) {
-  const std::vector<Contender> all{contender("base", noisy(2000, 0.1, 1, 5), true),
+  const std::vector<Contender> all{contender("base", noisy(1200, 0.1, 1, 5), true),
                                    contender("a", noisy(1000, 0.1, 2, 5))};
   const Selection selection = select(all, {});
   EXPECT_EQ(winner_key(all, selection), "base");
   EXPECT_EQ(selection.status, "inconclusive");
+}
+
+TEST(Select, TellsAGrossDifferenceApartInFewRoundsAndDespiteAnOutlier) {
+  // Eight rounds against seven others: at that level an interval is the whole range, and one
+  // outlier of the leader would put a base that takes 17 times as long into the tie set.
+  for (const int rounds : {3, 5, 6, 8, 12}) {
+    std::vector<Contender> all{contender("base", noisy(17000, 1, 9, rounds), true)};
+    for (uint64_t i = 0; i < 7; ++i) {
+      all.push_back(contender("c" + std::to_string(i), noisy(1000 + 100.0 * i, 0.1, i, rounds)));
+    }
+    if (rounds >= 6) all[1].ns[2] = 40000;
+    const Selection selection = select(all, {});
+    EXPECT_NE(winner_key(all, selection), "base") << rounds;
+    const std::vector<std::string> ties = tie_keys(all, selection);
+    EXPECT_EQ(std::count(ties.begin(), ties.end(), "base"), 0) << rounds;
+  }
+}
+
+TEST(Select, NeedsMoreThanTwoRoundsForAGrossDifference) {
+  const std::vector<Contender> all{contender("base", noisy(17000, 1, 1, 2), true),
+                                   contender("a", noisy(1000, 0.1, 2, 2))};
+  EXPECT_EQ(select(all, {}).status, "inconclusive");
 }
 
 TEST(Select, IsInconclusiveWhereNoiseHidesMoreThanTheMargin) {
@@ -234,19 +262,167 @@ TEST(Select, WinsWithoutABaseThatFailed) {
 }
 
 TEST(Select, HoldsTheFalseAlarmRateOverManyPairs) {
-  // 16 equal contenders and a tie zone of zero width: without Holm most sweeps would drop somebody.
+  // 12 equal contenders and a tie zone of zero width, with noise of a steady, of a bimodal and of a
+  // heavy-tailed kind. The leader is the least of 12 medians, so more than the level's 5 % of the
+  // sweeps drop somebody: about 17 %, and most of them without the family-wise level. A tie zone of
+  // its usual width takes that up: see KeepTwelveNamesOfOneKernelInOneTieSetWithoutTrend.
   SelectionRules strict;
   strict.tie_pct = 0;
   strict.step_ns = 1e-9;
-  int dropped = 0;
-  for (uint64_t sweep = 0; sweep < 40; ++sweep) {
-    std::vector<Contender> all;
-    for (uint64_t i = 0; i < 16; ++i) {
-      all.push_back(contender(std::to_string(i), noisy(20000, 1, 7000 + sweep * 100 + i)));
+  constexpr int kSweeps = 1000;
+  profiler::SplitMix random(3);
+  for (const int kind : {0, 1, 2}) {
+    int dropped = 0;
+    for (int sweep = 0; sweep < kSweeps; ++sweep) {
+      std::vector<Contender> all;
+      for (int i = 0; i < 12; ++i) {
+        std::vector<double> ns(40);
+        for (double& one : ns) {
+          const double u = random.uniform() - 0.5;
+          if (kind == 0) one = 20000 * (1 + 0.02 * u);
+          if (kind == 1) one = 20000 * (1 + 0.02 * u + (random.below(2) ? 0.1 : 0));
+          if (kind == 2) one = 20000 * (1 + 0.001 * std::tan(3.1415 * u));
+        }
+        all.push_back(contender(std::to_string(i), std::move(ns)));
+      }
+      dropped += select(all, strict).tie_set.size() < 12;
     }
-    dropped += select(all, strict).tie_set.size() < 16;
+    EXPECT_LE(dropped, kSweeps / 5) << kind;
+    RecordProperty("dropped" + std::to_string(kind), dropped);
   }
-  EXPECT_LE(dropped, 20);
+}
+
+// What runs on a GPU: steps of 32 ns, a scatter of 100 ns and 0.3 % with tails, near ties.
+double gpu_sample(profiler::SplitMix& random, double ns) {
+  double sum = 0;
+  for (int i = 0; i < 6; ++i) sum += random.uniform();
+  double noise = (sum - 3) * 1.41;                         // nearly standard normal
+  if (random.below(20) == 0) noise = std::abs(4 * noise);  // tails lie above
+  return 32 * std::max(1.0, std::floor((ns + (100 + 0.003 * ns) * noise) / 32 + random.uniform()));
+}
+
+struct Raced {
+  Selection selection;  ///< indices are those of the entrants
+  double gpu_ns = 0;
+};
+
+/// One race on fresh noise and its selection, as a sweep does it.
+Raced race_and_select(profiler::SplitMix& random, const std::vector<double>& ns, int base) {
+  RaceRules rules;
+  rules.step_ns = 32;
+  rules.seed = random.next();
+  Race race(static_cast<int>(ns.size()), base, rules);
+  Raced raced;
+  while (const auto order = race.next()) {
+    RoundSamples samples;
+    for (const int entrant : order->entrants) {
+      samples.ns.push_back(gpu_sample(random, ns[static_cast<size_t>(entrant)]));
+      raced.gpu_ns += samples.ns.back() + 27000;  // and the flush before it
+    }
+    race.add(*order, samples);
+  }
+  std::vector<Contender> contenders;
+  std::vector<int> entrants;
+  const auto standings = race.standings();
+  for (size_t i = 0; i < standings.size(); ++i) {
+    if (!standings[i].finalist) continue;
+    contenders.push_back(contender(std::to_string(1000 + i), race.samples(static_cast<int>(i)),
+                                   static_cast<int>(i) == base));
+    entrants.push_back(static_cast<int>(i));
+  }
+  SelectionRules selection;
+  selection.step_ns = rules.step_ns;
+  raced.selection = select(contenders, selection);
+  const auto entrant_of = [&](int i) { return entrants[static_cast<size_t>(i)]; };
+  raced.selection.winner = entrant_of(raced.selection.winner);
+  for (int& i : raced.selection.tie_set) i = entrant_of(i);
+  return raced;
+}
+
+TEST(RaceAndSelect, KeepTwelveNamesOfOneKernelInOneTieSetWithoutTrend) {
+  profiler::SplitMix random(5);
+  constexpr int kRaces = 600;
+  int whole = 0;
+  std::vector<int> won(12);
+  for (int i = 0; i < kRaces; ++i) {
+    // Without a base, so that the pick is the first name among those not dropped; the final
+    // seats 8.
+    const Raced raced = race_and_select(random, std::vector<double>(12, 20000), -1);
+    whole += raced.selection.tie_set.size() == 8;
+    ++won[static_cast<size_t>(raced.selection.winner)];
+    EXPECT_NE(raced.selection.status, "inconclusive");
+  }
+  EXPECT_GE(whole, kRaces * 95 / 100);
+  // The first name of eight seats drawn from twelve: only chance seats it, never its place in the
+  // list. P(first seat is 0) = 8/12, then 8/11 of the rest, ...
+  EXPECT_NEAR(won[0], kRaces * 8.0 / 12, kRaces * 0.06);
+  EXPECT_NEAR(won[1], kRaces * 4.0 / 12 * 8 / 11, kRaces * 0.06);
+}
+
+TEST(RaceAndSelect, SeeAPlantedRegressionAndKeepTheBaseWithoutOne) {
+  profiler::SplitMix random(6);
+  constexpr int kRaces = 400;
+  int caught = 0, kept = 0;
+  for (int i = 0; i < kRaces; ++i) {
+    caught += race_and_select(random, {20000, 20400}, 1).selection.winner == 0;  // 2 % faster
+    kept += race_and_select(random, {20000, 20000}, 1).selection.winner == 1;
+  }
+  EXPECT_GE(caught, kRaces * 99 / 100);
+  EXPECT_GE(kept, kRaces * 99 / 100);
+}
+
+/// The first 64 candidates of each shape's attention that run on it, ns.
+std::vector<std::vector<double>> recorded_attention() {
+  std::ifstream file(MUSE_SOURCE_DIR "/tests/data/h200_medians.csv");
+  std::vector<std::vector<double>> shapes(32);
+  std::string line, cell;
+  while (std::getline(file, line)) {
+    if (line.rfind("attention,", 0) != 0) continue;
+    std::istringstream cells(line);
+    for (int skip = 0; skip < 3; ++skip) std::getline(cells, cell, ',');
+    for (size_t i = 0; i < shapes.size() && std::getline(cells, cell, ','); ++i) {
+      if (!cell.empty() && shapes[i].size() < 64) shapes[i].push_back(std::stod(cell));
+    }
+  }
+  return shapes;
+}
+
+TEST(RaceAndSelect, AgreeOverTwoSweepsOfRecordedTimesWithinTheBudget) {
+  profiler::SplitMix random(8);
+  int pairs = 0, agree = 0, narrow = 0, inconclusive = 0, within = 0;
+  for (const auto& ns : recorded_attention()) {
+    ASSERT_GE(ns.size(), 32u);
+    const double best = *std::min_element(ns.begin(), ns.end());
+    const auto base = std::min_element(ns.begin(), ns.end(), [&](double a, double b) {
+      return std::abs(a / best - 1.4) < std::abs(b / best - 1.4);
+    });
+    const double budget_ns = best < 100e3 ? 0.15e9 : 900 * (best + 27000);
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      std::array<Raced, 2> sweeps;
+      for (Raced& sweep : sweeps) {
+        sweep = race_and_select(random, ns, static_cast<int>(base - ns.begin()));
+        narrow += sweep.selection.tie_set.size() <= 3;
+        inconclusive += sweep.selection.status == "inconclusive";
+        within += sweep.gpu_ns <= budget_ns;
+      }
+      const auto in = [](int winner, const Raced& other) {
+        const std::vector<int>& ties = other.selection.tie_set;
+        return std::find(ties.begin(), ties.end(), winner) != ties.end();
+      };
+      ++pairs;
+      agree += sweeps[0].selection.status != "inconclusive" &&
+               sweeps[1].selection.status != "inconclusive" &&
+               in(sweeps[0].selection.winner, sweeps[1]) &&
+               in(sweeps[1].selection.winner, sweeps[0]);
+    }
+  }
+  EXPECT_EQ(pairs, 64);
+  EXPECT_GE(agree, pairs * 90 / 100);
+  EXPECT_GE(narrow, 2 * pairs * 80 / 100);
+  EXPECT_LE(inconclusive, 2 * pairs * 5 / 100);
+  EXPECT_GE(within, 2 * pairs * 95 / 100);
+  RecordProperty("agree", agree);
+  RecordProperty("narrow", narrow);
 }
 
 }  // namespace
