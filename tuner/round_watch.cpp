@@ -28,7 +28,7 @@ constexpr std::chrono::milliseconds kFirstWait{50};
 // How far beyond the scatter, in standard errors. Chosen on 59,000 rounds of an H200 with steady
 // clocks so that fewer than 1 in 100 is rejected. The tails of short kernels' samples are heavy, so
 // normal quantiles would reject 1 in 10.
-constexpr double kRoundSigmas = 3.5, kHalfSigmas = 5, kLastingSigmas = 4;
+constexpr double kRoundSigmas = 3.5, kHalfSigmas = 5, kLastingSigmas = 3.5;
 constexpr double kMedianError = 1.2533;  ///< of a median, against the mean's sigma / sqrt(n)
 
 void keep(std::deque<double>& values, double value, size_t most) {
