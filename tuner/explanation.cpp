@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <map>
@@ -42,6 +43,7 @@ struct Sum {
 std::map<db::Id, Sum> stage_sums(const db::Store& store, db::Id run) {
   std::map<std::pair<db::Id, std::string>, std::vector<db::InteractionRow>> groups;
   for (const db::InteractionRow& row : store.interactions(run)) {
+    if (!std::isfinite(row.stage_sum_ns)) continue;  // a stage of it was not measured behind that
     const db::TrialRow trial = store.trial(row.trial_id);
     groups[{trial.key.problem_id, trial.key.regime}].push_back(row);
   }
@@ -241,7 +243,7 @@ class Explainer {
       e.fate = Fate::kTied;
       e.why = row.rule == "base_kept"
                   ? with("its gain over the base is not sure, or below the margin", behind)
-                  : with("tied with " + group_.chosen, behind);
+                  : with("tied with the winner", behind);
     } else if (decides && e.fate == Fate::kSlower) {
       e.why = e.behind_ns ? "in the final, slower than the leader by " +
                                 range_text(*e.behind_ns, leader_ns_)

@@ -2,7 +2,9 @@
 // explain and replay on the database of a real sweep.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "db/store.h"
 #include "tests/fakes/command.h"
@@ -146,8 +148,9 @@ TEST_F(Explain, LooksAtWhatItIsAskedFor) {
     all.insert(all.end(), words.begin(), words.end());
     const CommandResult result = tune(all);
     EXPECT_EQ(result.exit_code, 0) << result.err;
+    const json parsed = json::parse(result.out);
     std::multiset<std::string> found;
-    for (const json& group : json::parse(result.out)["groups"]) {
+    for (const json& group : parsed["groups"]) {
       for (const json& t : group["trials"]) found.insert(t["candidate"]);
     }
     return found;

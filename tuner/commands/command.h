@@ -132,6 +132,8 @@ Command plan_command();
 Command compile_command();
 Command sweep_command();
 Command status_command();
+Command explain_command();
+Command replay_command();
 Command validate_command();
 Command emit_command();
 Command report_command();
