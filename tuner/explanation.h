@@ -2,8 +2,11 @@
 // Why each trial of a run is where it is, out of the database alone.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "profiler/statistics.h"
