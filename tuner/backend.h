@@ -13,6 +13,7 @@
 #include "profiler/clock_reading.h"
 #include "profiler/device_instance.h"
 #include "profiler/sampler.h"
+#include "tuner/floor_model.h"
 #include "tuner/outcome.h"
 #include "variants/reference/reference.h"
 #include "variants/variant.h"
@@ -83,9 +84,11 @@ class Backend {
   virtual std::unique_ptr<Program> bind(const Candidate& candidate, const Problem& problem,
                                         const Buffers& buffers, void* workspace) = 0;
   /// One program of one launch that runs the given ones in order: a captured graph, with
-  /// programmatic edges where `pdl` is set and both sides allow it. They must outlive it. Null
-  /// where the target has no graphs: there they are launched one by one.
-  virtual std::unique_ptr<Program> capture(const std::vector<Program*>& programs, bool pdl) = 0;
+  /// programmatic edges where `pdl` is set and both sides allow it, and none between one chain of
+  /// `chain_length` programs and the next. They must outlive it. Null where the target has no
+  /// graphs: there they are launched one by one.
+  virtual std::unique_ptr<Program> capture(const std::vector<Program*>& programs, bool pdl,
+                                           size_t chain_length) = 0;
 
   /// Attention of all (request, head) pairs on the target at double precision, and the FA3
   /// emulation; inputs as in Buffers, on the target. Both are ordered as reference::Pair orders.
@@ -102,6 +105,8 @@ class Backend {
   /// Puts the caches into the regime's state before a sample; enqueued on a GPU.
   virtual void flush_caches() = 0;
   virtual profiler::ClockReading read_clock() = 0;
+  /// What the device can do at best, and what the sampler shows of nothing.
+  virtual DeviceLimits limits() = 0;
   /// Regime recipe, flush and sampler version; part of the protocol hash.
   virtual std::string protocol() const = 0;
 };

@@ -208,7 +208,7 @@ void ChainRun::run_overlapping(const std::vector<std::unique_ptr<Program>>& prog
                                const Announce& announce) {
   std::vector<Program*> parts;
   for (const auto& program : programs) parts.push_back(program.get());
-  const std::unique_ptr<Program> graph = backend_.capture(parts, true);
+  const std::unique_ptr<Program> graph = backend_.capture(parts, true, parts.size());
   if (graph) parts = {graph.get()};
   for (size_t i = 0; i < parts.size(); ++i) {
     for (int launch = 0; launch < parts[i]->launches(); ++launch) {

@@ -4,12 +4,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <optional>
 #include <utility>
 
 #include "profiler/cupti_sampler.h"
 #include "profiler/device_cache.h"
 #include "profiler/device_facts.h"
+#include "profiler/device_kernels.h"
 #include "profiler/event_sampler.h"
 #include "tuner/backend.h"
 #include "tuner/cuda_difference.h"
@@ -96,6 +99,9 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
+/// Of an empty kernel, to find the least time that the sampler shows.
+constexpr size_t kNullSamples = 32;
+
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const CudaOptions& options)
@@ -107,6 +113,7 @@ class CudaBackend final : public Backend {
     const profiler::DeviceFacts facts =
         with_cuda_errors([&] { return profiler::device_facts(options.device); });
     instance_ = profiler::cuda_device_instance(facts.uuid, facts.name);
+    limits_ = {.dram_bytes_per_s = facts.memory_bytes_per_s, .sm_clock_hz = facts.sm_clock_hz};
     encoder_ = make_tensor_map_encoder();
     difference_ = static_cast<unsigned long long*>(allocate(sizeof *difference_));
     sampler_.emplace(make_sampler(options.timer, stream_.get()));
@@ -169,10 +176,11 @@ class CudaBackend final : public Backend {
 
   std::unique_ptr<Program> bind(const Candidate& candidate, const Problem& problem,
                                 const Buffers& buffers, void* workspace) override;
-  std::unique_ptr<Program> capture(const std::vector<Program*>& programs, bool pdl) override {
+  std::unique_ptr<Program> capture(const std::vector<Program*>& programs, bool pdl,
+                                   size_t chain_length) override {
     std::vector<CudaProgram*> bound;
     for (Program* program : programs) bound.push_back(static_cast<CudaProgram*>(program));
-    return capture_graph(queue_, bound, pdl);
+    return capture_graph(queue_, bound, pdl, chain_length);
   }
   std::optional<TargetTruth> attention_truth(const Problem& problem,
                                              const Buffers& buffers) override {
@@ -185,6 +193,19 @@ class CudaBackend final : public Backend {
     with_cuda_errors([&] { cache_->flush(); });
   }
   profiler::ClockReading read_clock() override { return profiler::read_gpu_clock(instance_.uuid); }
+  DeviceLimits limits() override {
+    if (limits_.launch_floor_ns > 0) return limits_;
+    const profiler::Work nothing{.before = [] {},
+                                 .run = [this] { profiler::launch_null(stream_.get()); },
+                                 .kernels = {profiler::symbol(profiler::OwnKernel::kNull)}};
+    double least = std::numeric_limits<double>::infinity();
+    for (const profiler::Sample& sample :
+         sampler_->take_all(std::vector(kNullSamples, nothing), [] {})) {
+      if (sample.rejected.empty()) least = std::min(least, sample.span_ns);
+    }
+    if (std::isfinite(least)) limits_.launch_floor_ns = std::max(0.0, least - sampler_->step_ns());
+    return limits_;
+  }
   std::string protocol() const override {
     return fmt::format(
         "timer={}; sampler={}; cold=flush before the sample; flush={}; "
@@ -215,6 +236,7 @@ class CudaBackend final : public Backend {
   TensorMapEncoder encoder_;
   unsigned long long* difference_ = nullptr;
   std::optional<CudaSampler> sampler_;
+  DeviceLimits limits_;
   std::optional<profiler::DeviceCache> cache_;
 };
 

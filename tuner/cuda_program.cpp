@@ -254,7 +254,8 @@ void CudaProgram::enqueue(int launch, int turn, bool programmatic) const {
 }
 
 std::unique_ptr<Program> capture_graph(const CudaQueue& queue,
-                                       const std::vector<CudaProgram*>& programs, bool pdl) {
+                                       const std::vector<CudaProgram*>& programs, bool pdl,
+                                       size_t chain_length) {
   std::vector<std::string> kernels;
   int turns = 1;
   for (const CudaProgram* program : programs) {
@@ -264,12 +265,12 @@ std::unique_ptr<Program> capture_graph(const CudaQueue& queue,
   auto graph = std::make_unique<GraphProgram>(queue.stream, std::move(kernels), turns);
   for (int turn = 0; turn < turns; ++turn) {
     graph->graphs()[static_cast<size_t>(turn)].capture(queue.stream, [&] {
-      bool first = true;
-      for (const CudaProgram* program : programs) {
-        for (int launch = 0; launch < program->launches(); ++launch) {
-          const bool programmatic = pdl && !first && program->allows_programmatic(launch);
-          program->enqueue(launch, turn % program->turns(), programmatic);
-          first = false;
+      for (size_t i = 0; i < programs.size(); ++i) {
+        const CudaProgram& program = *programs[i];
+        for (int launch = 0; launch < program.launches(); ++launch) {
+          const bool first = i % chain_length == 0 && launch == 0;
+          const bool programmatic = pdl && !first && program.allows_programmatic(launch);
+          program.enqueue(launch, turn % program.turns(), programmatic);
         }
       }
     });

@@ -98,7 +98,8 @@ class CudaProgram final : public Program {
 /// The programs' launches in order as one graph; two graphs that take turns where a workspace does.
 /// Kernels copy their arguments into it.
 std::unique_ptr<Program> capture_graph(const CudaQueue& queue,
-                                       const std::vector<CudaProgram*>& programs, bool pdl);
+                                       const std::vector<CudaProgram*>& programs, bool pdl,
+                                       size_t chain_length);
 
 /// What of a launch the device does not allow; empty where everything is within its limits.
 std::string broken_limit(const Launch& launch, const cudaFuncAttributes& kernel,

@@ -16,6 +16,7 @@ struct DeviceLimits {
   double sm_clock_hz = 0;
   /// The least time of an empty kernel by the timer that the times are taken with.
   double launch_floor_ns = 0;
+  bool operator==(const DeviceLimits&) const = default;
 };
 
 /// Bytes that the span cannot do without and that are not in the caches in the cold regime: what an

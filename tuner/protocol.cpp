@@ -111,13 +111,24 @@ ValidateRequest read_validate(const Json& json) {
           .seed = read_integer<uint64_t>(json, "seed")};
 }
 
+Json to_json(const EntrantText& entrant) {
+  return {{"chain", entrant.chain}, {"feeder", entrant.feeder}};
+}
+
+EntrantText read_entrant(const Json& json) {
+  return {read_text(json, "chain"), read_text(json, "feeder")};
+}
+
 Json to_json(const RoundRequest& request) {
   Json entrants = Json::array();
-  for (const EntrantText& entrant : request.entrants) {
-    entrants.push_back({{"chain", entrant.chain}, {"feeder", entrant.feeder}});
-  }
-  return {{"kind", "round"},          {"shape", request.shape}, {"seed", request.seed},
-          {"regime", request.regime}, {"entrants", entrants},   {"order", request.order}};
+  for (const EntrantText& entrant : request.entrants) entrants.push_back(to_json(entrant));
+  return {{"kind", "round"},
+          {"shape", request.shape},
+          {"seed", request.seed},
+          {"regime", request.regime},
+          {"entrants", entrants},
+          {"orders", request.orders},
+          {"one_by_one", request.one_by_one}};
 }
 
 RoundRequest read_round(const Json& json) {
@@ -125,19 +136,39 @@ RoundRequest read_round(const Json& json) {
                        .seed = read_integer<uint64_t>(json, "seed"),
                        .regime = read_text(json, "regime"),
                        .entrants = {},
-                       .order = {}};
+                       .orders = {},
+                       .one_by_one = read_flag(json, "one_by_one")};
   for (const Json& one : read_list(json, "entrants")) {
-    request.entrants.push_back({read_text(one, "chain"), read_text(one, "feeder")});
+    request.entrants.push_back(read_entrant(one));
   }
-  for (const Json& one : read_list(json, "order")) {
-    const int index = integer<int>(one, "order");
-    if (index < 0 || index >= static_cast<int>(request.entrants.size())) {
-      throw Malformed(
-          fmt::format("'order' names entrant {} of {}", index, request.entrants.size()));
+  for (const Json& round : read_list(json, "orders")) {
+    if (!round.is_array()) throw Malformed("'orders' holds something that is no list");
+    std::vector<int>& order = request.orders.emplace_back();
+    for (const Json& one : round) {
+      const int index = integer<int>(one, "orders");
+      if (index < 0 || index >= static_cast<int>(request.entrants.size())) {
+        throw Malformed(
+            fmt::format("'orders' names entrant {} of {}", index, request.entrants.size()));
+      }
+      order.push_back(index);
     }
-    request.order.push_back(index);
   }
   return request;
+}
+
+Json to_json(const RevalidateRequest& request) {
+  return {{"kind", "revalidate"},
+          {"shape", request.shape},
+          {"seed", request.seed},
+          {"entrant", to_json(request.entrant)},
+          {"other_seed", request.other_seed}};
+}
+
+RevalidateRequest read_revalidate(const Json& json) {
+  return {.shape = read_text(json, "shape"),
+          .seed = read_integer<uint64_t>(json, "seed"),
+          .entrant = read_entrant(member(json, "entrant")),
+          .other_seed = read_integer<uint64_t>(json, "other_seed")};
 }
 
 Json to_json(const Hello& hello) {
@@ -146,6 +177,10 @@ Json to_json(const Hello& hello) {
   return {{"kind", "hello"},
           {"pid", hello.pid},
           {"step_ns", number(hello.step_ns)},
+          {"limits",
+           {{"dram_bytes_per_s", number(hello.limits.dram_bytes_per_s)},
+            {"sm_clock_hz", number(hello.limits.sm_clock_hz)},
+            {"launch_floor_ns", number(hello.limits.launch_floor_ns)}}},
           {"protocol", hello.protocol},
           {"toolkit", hello.toolkit},
           {"device_class",
@@ -169,6 +204,7 @@ Json to_json(const Hello& hello) {
 Hello read_hello(const Json& json) {
   const Json& device = member(json, "device_class");
   const Json& instance = member(json, "device_instance");
+  const Json& limits = member(json, "limits");
   return {.pid = read_integer<int64_t>(json, "pid"),
           .device_class = {.model = read_text(device, "model"),
                            .host = read_flag(device, "host"),
@@ -186,6 +222,9 @@ Hello read_hello(const Json& json) {
                               .driver = read_text(instance, "driver"),
                               .clock_policy = read_text(instance, "clock_policy")},
           .step_ns = read_number(json, "step_ns"),
+          .limits = {.dram_bytes_per_s = read_number(limits, "dram_bytes_per_s"),
+                     .sm_clock_hz = read_number(limits, "sm_clock_hz"),
+                     .launch_floor_ns = read_number(limits, "launch_floor_ns")},
           .protocol = read_text(json, "protocol"),
           .toolkit = read_text(json, "toolkit")};
 }
@@ -254,43 +293,60 @@ ValidationReport read_report(const Json& json) {
   return report;
 }
 
+/// A good sample is its time alone: a reply holds thousands.
+Json to_json(const RoundReply::One& one) {
+  if (one.rejected.empty() && one.outcome.empty()) return number(one.span_ns);
+  return {{"span_ns", number(one.span_ns)},
+          {"rejected", one.rejected},
+          {"outcome", one.outcome},
+          {"reason", one.reason}};
+}
+
+RoundReply::One read_sample(const Json& json) {
+  if (!json.is_object()) return {.span_ns = number(json, "samples")};
+  RoundReply::One sample{.span_ns = read_number(json, "span_ns"),
+                         .rejected = read_text(json, "rejected"),
+                         .outcome = read_text(json, "outcome"),
+                         .reason = read_text(json, "reason")};
+  if (!sample.outcome.empty()) read_outcome(json);  // refuses an unknown word
+  return sample;
+}
+
+Json to_json(const profiler::ClockReading& clock) {
+  return {{"cpu_mhz", number(clock.cpu_mhz)}, {"load", number(clock.load)},
+          {"sm_mhz", number(clock.sm_mhz)},   {"memory_mhz", number(clock.memory_mhz)},
+          {"power_w", number(clock.power_w)}, {"temperature_c", number(clock.temperature_c)},
+          {"reason_bits", clock.reason_bits}};
+}
+
+profiler::ClockReading read_clock(const Json& clock) {
+  return {.cpu_mhz = read_number(clock, "cpu_mhz"),
+          .load = read_number(clock, "load"),
+          .sm_mhz = read_number(clock, "sm_mhz"),
+          .memory_mhz = read_number(clock, "memory_mhz"),
+          .power_w = read_number(clock, "power_w"),
+          .temperature_c = read_number(clock, "temperature_c"),
+          .reason_bits = read_integer<int64_t>(clock, "reason_bits")};
+}
+
 Json to_json(const RoundReply& reply) {
-  Json samples = Json::array();
-  for (const RoundReply::One& one : reply.samples) {
-    samples.push_back({{"span_ns", number(one.span_ns)},
-                       {"rejected", one.rejected},
-                       {"outcome", one.outcome},
-                       {"reason", one.reason}});
+  Json rounds = Json::array();
+  for (const RoundReply::Round& round : reply.rounds) {
+    Json samples = Json::array();
+    for (const RoundReply::One& one : round.samples) samples.push_back(to_json(one));
+    rounds.push_back({{"samples", samples}, {"clock", to_json(round.clock)}});
   }
-  return {{"kind", "round"},
-          {"samples", samples},
-          {"clock",
-           {{"cpu_mhz", number(reply.clock.cpu_mhz)},
-            {"load", number(reply.clock.load)},
-            {"sm_mhz", number(reply.clock.sm_mhz)},
-            {"memory_mhz", number(reply.clock.memory_mhz)},
-            {"power_w", number(reply.clock.power_w)},
-            {"temperature_c", number(reply.clock.temperature_c)},
-            {"reason_bits", reply.clock.reason_bits}}}};
+  return {{"kind", "round"}, {"rounds", rounds}, {"device_ns", number(reply.device_ns)}};
 }
 
 RoundReply read_round_reply(const Json& json) {
-  const Json& clock = member(json, "clock");
-  RoundReply reply{.samples = {},
-                   .clock = {.cpu_mhz = read_number(clock, "cpu_mhz"),
-                             .load = read_number(clock, "load"),
-                             .sm_mhz = read_number(clock, "sm_mhz"),
-                             .memory_mhz = read_number(clock, "memory_mhz"),
-                             .power_w = read_number(clock, "power_w"),
-                             .temperature_c = read_number(clock, "temperature_c"),
-                             .reason_bits = read_integer<int64_t>(clock, "reason_bits")}};
-  for (const Json& one : read_list(json, "samples")) {
-    RoundReply::One sample{.span_ns = read_number(one, "span_ns"),
-                           .rejected = read_text(one, "rejected"),
-                           .outcome = read_text(one, "outcome"),
-                           .reason = read_text(one, "reason")};
-    if (!sample.outcome.empty()) read_outcome(one);  // refuses an unknown word
-    reply.samples.push_back(std::move(sample));
+  RoundReply reply{.rounds = {}, .device_ns = read_number(json, "device_ns")};
+  for (const Json& one : read_list(json, "rounds")) {
+    RoundReply::Round& round = reply.rounds.emplace_back();
+    round.clock = read_clock(member(one, "clock"));
+    for (const Json& sample : read_list(one, "samples")) {
+      round.samples.push_back(read_sample(sample));
+    }
   }
   return reply;
 }
@@ -314,6 +370,7 @@ Request read_request(const Json& json) {
   if (kind == "canary") return CanaryRequest{};
   if (kind == "validate") return read_validate(json);
   if (kind == "round") return read_round(json);
+  if (kind == "revalidate") return read_revalidate(json);
   if (kind == "quit") return QuitRequest{};
   throw Malformed(fmt::format("unknown request '{}'", plain_text(kind)));
 }

@@ -55,13 +55,27 @@ struct ValidateRequest {
   bool operator==(const ValidateRequest&) const = default;
 };
 
+/// Rounds over one set of entrants, run one after the other without leaving the device idle.
 struct RoundRequest {
   std::string shape;
   uint64_t seed = 1;  ///< of the inputs
   std::string regime;
   std::vector<EntrantText> entrants;
-  std::vector<int> order;  ///< indices into entrants, sentinel included
+  /// Of each round: indices into entrants, in the order to run, sentinel included.
+  std::vector<std::vector<int>> orders;
+  /// Each sample ends before the next begins, so that the progress page names a culprit.
+  bool one_by_one = false;
   bool operator==(const RoundRequest&) const = default;
+};
+
+/// Asks whether the entrant, as it was timed (same memory, same graph), is right on other data:
+/// answered by a ValidationReport.
+struct RevalidateRequest {
+  std::string shape;
+  uint64_t seed = 1;  ///< of the inputs it was timed with
+  EntrantText entrant;
+  uint64_t other_seed = 2;  ///< of inputs, lengths and page table that it has not seen
+  bool operator==(const RevalidateRequest&) const = default;
 };
 
 struct Hello {
@@ -69,6 +83,7 @@ struct Hello {
   DeviceClass device_class;
   profiler::DeviceInstance device_instance;
   double step_ns = 0;
+  DeviceLimits limits;
   std::string protocol;  ///< Backend::protocol()
   std::string toolkit;   ///< Backend::toolkit()
   bool operator==(const Hello&) const = default;
@@ -80,8 +95,12 @@ struct RoundReply {
     std::string rejected;         ///< the sample was no good
     std::string outcome, reason;  ///< not empty: a TrialError's
   };
-  std::vector<One> samples;  ///< one per entry of order
-  profiler::ClockReading clock;  ///< at its end
+  struct Round {
+    std::vector<One> samples;      ///< one per entry of its order
+    profiler::ClockReading clock;  ///< while it ran
+  };
+  std::vector<Round> rounds;  ///< of the first orders; fewer where the time was up
+  double device_ns = 0;       ///< what the samples cost the device, with what ran before each
 };
 
 /// The request makes no sense to the worker, or its target cannot be had; the worker lives on.
@@ -92,8 +111,8 @@ struct Refusal {
   bool operator==(const Refusal&) const = default;
 };
 
-using Request =
-    std::variant<HelloRequest, CanaryRequest, ValidateRequest, RoundRequest, QuitRequest>;
+using Request = std::variant<HelloRequest, CanaryRequest, ValidateRequest, RoundRequest,
+                             RevalidateRequest, QuitRequest>;
 using Reply = std::variant<Hello, ValidationReport, RoundReply, Refusal>;
 
 /// JSON text. Invalid UTF-8 is replaced; NaN and infinities travel as strings.

@@ -8,17 +8,46 @@
 #include <algorithm>
 #include <limits>
 #include <set>
+#include <thread>
 
 #include "profiler/nvtx.h"
 
 namespace muse::tuner {
+namespace {
 
-RaceRunner::RaceRunner(Records& records, Supervisor& supervisor, uint64_t input_seed,
+/// Rounds that are asked for in one go; the worker answers after a quarter of a second in any case.
+constexpr int kMostRoundsAtOnce = 64;
+
+/// Adds its lifetime.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& sum_s) : sum_s_(sum_s) {}
+  ~Stopwatch() {
+    sum_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double& sum_s_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+RaceRunner::RaceRunner(Records& records, Measurer& measurer, uint64_t input_seed,
                        std::function<bool()> keep_on)
     : records_(records),
-      supervisor_(supervisor),
+      measurer_(measurer),
       input_seed_(input_seed),
-      keep_on_(std::move(keep_on)) {}
+      keep_on_(std::move(keep_on)) {
+  pause = [this](std::chrono::milliseconds time) {
+    constexpr std::chrono::milliseconds kLook{20};  // a stop need not wait for the end
+    for (; time.count() > 0 && keep_on_(); time -= kLook) {
+      std::this_thread::sleep_for(std::min(time, kLook));
+    }
+  };
+}
 
 template <class Ask>
 auto RaceRunner::forgiving(Ask ask) const -> decltype(ask()) {
@@ -58,10 +87,11 @@ bool RaceRunner::validate(const RaceGroup& group, Entrant& entrant) {
     records_.set(entrant.trial, Outcome::kRunning, "validating");
   }
   while (keep_on_()) {
+    const Stopwatch watch(cost_.validating_s);
     const auto report = forgiving([&] {
-      return supervisor_.validate({.shape = muse::key(group.shape),
-                                   .chain = muse::key(entrant.chain),
-                                   .seed = input_seed_});
+      return measurer_.validate({.shape = muse::key(group.shape),
+                                 .chain = muse::key(entrant.chain),
+                                 .seed = input_seed_});
     });
     tick();
     if (report) {
@@ -81,13 +111,37 @@ bool RaceRunner::validate(const RaceGroup& group, Entrant& entrant) {
   return false;
 }
 
+bool RaceRunner::revalidate(const RaceGroup& group, Entrant& entrant) {
+  if (records_.revalidated(entrant.trial)) return true;
+  const Stopwatch watch(cost_.validating_s);
+  const RoundRequest timed = request(group, {entrant}, {});
+  const auto report = forgiving([&] {
+    return measurer_.revalidate({.shape = timed.shape,
+                                 .seed = timed.seed,
+                                 .entrant = timed.entrants.front(),
+                                 .other_seed = timed.seed + 1});
+  });
+  if (!report) {
+    if (report.error().outcome == Outcome::kPending || is_the_end(report.error())) return false;
+    strike(entrant, kStrikes, report.error());
+    return false;
+  }
+  records_.store().transaction([&] {
+    records_.add(entrant.trial, *report);
+    if (report->outcome != Outcome::kOk) {
+      records_.set(entrant.trial, report->outcome, report->reason);
+    }
+  });
+  return report->outcome == Outcome::kOk;
+}
+
 RoundRequest RaceRunner::request(const RaceGroup& group, const std::vector<Entrant>& entrants,
-                                 std::vector<int> order) const {
+                                 std::vector<std::vector<int>> orders) const {
   RoundRequest request{.shape = muse::key(group.shape),
                        .seed = input_seed_,
                        .regime = std::string(profiler::name(group.regime)),
                        .entrants = {},
-                       .order = std::move(order)};
+                       .orders = std::move(orders)};
   for (const Entrant& entrant : entrants) {
     request.entrants.push_back({.chain = muse::key(entrant.chain),
                                 .feeder = entrant.feeder.empty() ? "" : muse::key(entrant.feeder)});
@@ -95,33 +149,71 @@ RoundRequest RaceRunner::request(const RaceGroup& group, const std::vector<Entra
   return request;
 }
 
+tl::expected<RoundReply, WorkerLoss> RaceRunner::rounds(const RoundRequest& request) {
+  const Stopwatch watch(cost_.rounds_s);
+  auto reply = forgiving([&] { return measurer_.rounds(request); });
+  if (reply) cost_.device_s += reply->device_ns * 1e-9;
+  return reply;
+}
+
 std::optional<double> RaceRunner::time_once(const RaceGroup& group, const Entrant& entrant) {
-  const auto reply = supervisor_.round(request(group, {entrant}, {0, 0}));
+  const auto reply = measurer_.rounds(request(group, {entrant}, {{0, 0}}));
   if (!reply) return std::nullopt;
-  const RoundReply::One& second = reply->samples.at(1);
+  const RoundReply::One& second = reply->rounds.at(0).samples.at(1);
   if (!second.outcome.empty() || !second.rejected.empty()) return std::nullopt;
   return second.span_ns;
 }
 
 // The worker died in a round: run each of its entrants alone. Those that fail alone are the
-// culprits; where none does, the one that was running gets a strike.
+// culprits.
 std::vector<int> RaceRunner::find_culprits(const RaceGroup& group, std::vector<Entrant>& entrants,
-                                           const RoundOrder& order, const WorkerLoss& loss) {
+                                           const std::vector<int>& order) {
   std::vector<int> out;
-  const std::set<int> distinct(order.entrants.begin(), order.entrants.end());
+  const std::set<int> distinct(order.begin(), order.end());
   for (const int i : distinct) {
     if (!keep_on_()) return out;
-    const auto alone = forgiving([&] { return supervisor_.round(request(group, entrants, {i})); });
+    const auto alone = rounds(request(group, entrants, {{i}}));
     if (alone || alone.error().outcome == Outcome::kPending) continue;
     if (is_the_end(alone.error())) return out;
     strike(entrants[i], kStrikes, alone.error());
     out.push_back(i);
   }
-  if (out.empty() && loss.entrant >= 0 && loss.entrant < static_cast<int>(entrants.size())) {
-    strike(entrants[loss.entrant], 1, loss);
-    if (is_final(entrants[loss.entrant].outcome())) out.push_back(loss.entrant);
-  }
   return out;
+}
+
+std::chrono::milliseconds RaceRunner::take_in(db::Id id, std::vector<Entrant>& entrants,
+                                              const std::vector<RoundOrder>& orders,
+                                              const RoundReply& reply, RoundWatch& watch,
+                                              Race& race, std::map<int, std::string>& rejected) {
+  std::chrono::milliseconds wait{0};
+  records_.store().transaction([&] {
+    for (size_t r = 0; r < reply.rounds.size() && race.wants(orders[r]); ++r) {
+      const std::vector<int>& turns = orders[r].entrants;
+      const RoundReply::Round& round = reply.rounds[r];
+      RoundSamples samples;
+      std::map<int, RoundReply::One> failed;
+      for (size_t i = 0; i < turns.size(); ++i) {
+        const RoundReply::One& one = round.samples.at(i);
+        if (!one.outcome.empty()) failed.emplace(turns[i], one);
+        if (!one.rejected.empty()) rejected[turns[i]] = one.rejected;
+        const bool good = one.outcome.empty() && one.rejected.empty();
+        samples.ns.push_back(good ? one.span_ns : std::numeric_limits<double>::quiet_NaN());
+      }
+      const RoundVerdict verdict = watch.judge(round.clock, turns, samples.ns);
+      samples.rejected = verdict.reason;
+      wait = verdict.wait;
+      records_.add_round(id, entrants, orders[r], round.clock, samples);
+      race.add(orders[r], samples);
+      for (const auto& [i, one] : failed) {
+        records_.set(entrants[i].trial, parse_outcome(one.outcome).value_or(Outcome::kLaunchFailed),
+                     one.reason);
+        records_.add_exclusion(id, entrants[i], one.reason);
+        race.exclude(i, one.reason);
+      }
+      ++rounds_;
+    }
+  });
+  return wait;
 }
 
 std::optional<StoredRace> RaceRunner::race(const RaceGroup& group, std::vector<Entrant>& entrants,
@@ -140,16 +232,31 @@ std::optional<StoredRace> RaceRunner::race(const RaceGroup& group, std::vector<E
     if (id == 0) id = records_.start_race(group, entrants, base, rules);
   });
   Race race = unfinished ? unfinished->race : Race(static_cast<int>(entrants.size()), base, rules);
+  RoundWatch watch(rules.step_ns);
   int losses = 0;
+  bool one_by_one = false;              // so that the one that runs when the worker dies is known
   std::map<int, std::string> rejected;  // why the last sample of an entrant was
-  while (const std::optional<RoundOrder> order = race.next()) {
+  for (;;) {
+    const std::vector<RoundOrder> orders = race.block(kMostRoundsAtOnce);
+    if (orders.empty()) break;
     if (!keep_on_()) return std::nullopt;
-    const auto reply =
-        forgiving([&] { return supervisor_.round(request(group, entrants, order->entrants)); });
+    std::vector<std::vector<int>> turns;
+    for (const RoundOrder& order : orders) turns.push_back(order.entrants);
+    RoundRequest asked = request(group, entrants, std::move(turns));
+    asked.one_by_one = one_by_one;
+    const auto reply = rounds(asked);
     if (!reply) {
       if (reply.error().outcome == Outcome::kPending) return std::nullopt;
       if (is_the_end(reply.error())) return std::nullopt;
-      for (const int i : find_culprits(group, entrants, *order, reply.error())) {
+      std::vector<int> culprits = find_culprits(group, entrants, orders.front().entrants);
+      const int running = reply.error().entrant;
+      if (culprits.empty() && one_by_one && running >= 0 &&
+          running < static_cast<int>(entrants.size())) {
+        strike(entrants[running], 1, reply.error());
+        if (is_final(entrants[running].outcome())) culprits.push_back(running);
+      }
+      one_by_one = culprits.empty();
+      for (const int i : culprits) {
         records_.add_exclusion(id, entrants[i], entrants[i].trial.reason);
         race.exclude(i, entrants[i].trial.reason);
       }
@@ -160,24 +267,7 @@ std::optional<StoredRace> RaceRunner::race(const RaceGroup& group, std::vector<E
       }
       continue;
     }
-    RoundSamples samples;
-    std::map<int, RoundReply::One> failed;
-    for (size_t i = 0; i < order->entrants.size(); ++i) {
-      const RoundReply::One& one = reply->samples.at(i);
-      if (!one.outcome.empty()) failed.emplace(order->entrants[i], one);
-      if (!one.rejected.empty()) rejected[order->entrants[i]] = one.rejected;
-      const bool good = one.outcome.empty() && one.rejected.empty();
-      samples.ns.push_back(good ? one.span_ns : std::numeric_limits<double>::quiet_NaN());
-    }
-    records_.add_round(id, entrants, *order, *reply, samples);
-    race.add(*order, samples);
-    for (const auto& [i, one] : failed) {
-      records_.set(entrants[i].trial, parse_outcome(one.outcome).value_or(Outcome::kLaunchFailed),
-                   one.reason);
-      records_.add_exclusion(id, entrants[i], one.reason);
-      race.exclude(i, one.reason);
-    }
-    ++rounds_;
+    pause(take_in(id, entrants, orders, *reply, watch, race, rejected));
     tick();
   }
   const std::vector<Standing> standings = race.standings();

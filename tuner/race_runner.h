@@ -9,8 +9,9 @@
 #include <optional>
 #include <vector>
 
+#include "tuner/measurer.h"
 #include "tuner/records.h"
-#include "tuner/supervisor.h"
+#include "tuner/round_watch.h"
 
 namespace muse::tuner {
 
@@ -21,10 +22,17 @@ inline constexpr int kStrikes = 2;
 /// same.
 inline constexpr int kForgivenLosses = 4;
 
+/// Where the time of a sweep goes, s.
+struct MeasuringCost {
+  double validating_s = 0;  ///< gates, before and after races
+  double rounds_s = 0;      ///< from asking for rounds to having them
+  double device_s = 0;      ///< of that the device was busy: samples with what ran before each
+};
+
 class RaceRunner {
  public:
   /// `keep_on` is asked between two rounds and two validations: false ends the work there.
-  RaceRunner(Records& records, Supervisor& supervisor, uint64_t input_seed,
+  RaceRunner(Records& records, Measurer& measurer, uint64_t input_seed,
              std::function<bool()> keep_on);
 
   /// Runs the gates unless they are known to pass or the trial has ended; stores what they say.
@@ -39,17 +47,25 @@ class RaceRunner {
   /// Times one entrant alone, storing nothing: for deadlines. ns; nullopt where it fails.
   std::optional<double> time_once(const RaceGroup& group, const Entrant& entrant);
 
+  /// Whether the winner of a race is right on data it was not timed with; stores the verdict.
+  /// False where it is not, or where the work was stopped before it was known.
+  bool revalidate(const RaceGroup& group, Entrant& entrant);
+
   int rounds() const { return rounds_; }
+  const MeasuringCost& cost() const { return cost_; }
   /// Workers died again and again and no candidate could be blamed: nothing more is worth trying.
   bool gave_up() const { return gave_up_; }
   /// Why no worker starts any more; empty where one does. It gave up then.
   const std::string& no_worker() const { return no_worker_; }
   /// Called after each round and each validation.
   std::function<void()> tick = [] {};
+  /// How it waits before it tries a rejected round again.
+  std::function<void(std::chrono::milliseconds)> pause;
 
  private:
   RoundRequest request(const RaceGroup& group, const std::vector<Entrant>& entrants,
-                       std::vector<int> order) const;
+                       std::vector<std::vector<int>> orders) const;
+  tl::expected<RoundReply, WorkerLoss> rounds(const RoundRequest& request);
   /// Asks again where the worker's end is not known to be a candidate's doing.
   template <class Ask>
   auto forgiving(Ask ask) const -> decltype(ask());
@@ -57,12 +73,19 @@ class RaceRunner {
   bool is_the_end(const WorkerLoss& loss);
   void strike(Entrant& entrant, int strikes, const WorkerLoss& loss);
   std::vector<int> find_culprits(const RaceGroup& group, std::vector<Entrant>& entrants,
-                                 const RoundOrder& order, const WorkerLoss& loss);
+                                 const std::vector<int>& order);
+  /// Feeds the rounds to the race and stores them, in one transaction. Returns how long to wait
+  /// before the next ones.
+  std::chrono::milliseconds take_in(db::Id id, std::vector<Entrant>& entrants,
+                                    const std::vector<RoundOrder>& orders, const RoundReply& reply,
+                                    RoundWatch& watch, Race& race,
+                                    std::map<int, std::string>& rejected);
 
   Records& records_;
-  Supervisor& supervisor_;
+  Measurer& measurer_;
   uint64_t input_seed_;
   std::function<bool()> keep_on_;
+  MeasuringCost cost_;
   int rounds_ = 0;
   bool gave_up_ = false;
   std::string no_worker_;

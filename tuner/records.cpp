@@ -17,6 +17,7 @@
 #include <sstream>
 
 #include "tuner/build_info.h"
+#include "tuner/revalidate.h"
 
 namespace muse::tuner {
 namespace {
@@ -244,6 +245,13 @@ bool Records::validated(const db::TrialRow& trial) const {
          std::all_of(rows.begin(), rows.end(), [](const auto& row) { return row.passed; });
 }
 
+bool Records::revalidated(const db::TrialRow& trial) const {
+  const std::vector<db::ValidationRow> rows = store_.validations(trial.id);
+  return std::any_of(rows.begin(), rows.end(), [](const auto& row) {
+    return row.passed && json::parse(row.metric).contains(kOtherDataSeed);
+  });
+}
+
 bool Records::judged_here(const db::TrialRow& trial) const {
   const std::vector<db::ValidationRow> rows = store_.validations(trial.id);
   return !rows.empty() && rows.back().run_id == run_;
@@ -294,8 +302,7 @@ int64_t Records::next_number(db::Id race) {
 }
 
 void Records::add_round(db::Id race, const std::vector<Entrant>& entrants, const RoundOrder& order,
-                        const RoundReply& reply, const RoundSamples& samples) {
-  const profiler::ClockReading& clock = reply.clock;
+                        const profiler::ClockReading& clock, const RoundSamples& samples) {
   db::RoundRow row{.race_id = race,
                    .number = next_number(race),
                    .final = order.final,
@@ -355,8 +362,15 @@ db::Id Records::add(const db::SelectionRow& row) {
   return id;
 }
 
-void Records::finish(const std::string& status) {
-  store_.transaction([&] { store_.finish_run(run_, status, utc_now()); });
+void Records::finish(const std::string& status) { finish(status, ""); }
+
+void Records::finish(const std::string& status, const std::string& cost) {
+  store_.transaction([&] { store_.finish_run(run_, status, utc_now(), cost); });
+}
+
+void Records::add(db::InteractionRow row) {
+  row.run_id = run_;
+  store_.transaction([&] { store_.upsert(row); });
 }
 
 std::optional<db::TrialRow> find_trial(const db::Store& store, const Hello& hello,

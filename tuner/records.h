@@ -73,6 +73,8 @@ class Records {
   void add(const db::TrialRow& trial, const ValidationReport& report);
   /// Every gate judged so far passed, and there was at least one.
   bool validated(const db::TrialRow& trial) const;
+  /// It was right on other data after it had been timed.
+  bool revalidated(const db::TrialRow& trial) const;
   /// This run has run its gates.
   bool judged_here(const db::TrialRow& trial) const;
   void quarantine(const Entrant& entrant, const std::string& reason);
@@ -81,7 +83,7 @@ class Records {
   db::Id start_race(const RaceGroup& group, const std::vector<Entrant>& entrants, int base,
                     const RaceRules& rules);
   void add_round(db::Id race, const std::vector<Entrant>& entrants, const RoundOrder& order,
-                 const RoundReply& reply, const RoundSamples& samples);
+                 const profiler::ClockReading& clock, const RoundSamples& samples);
   /// An entrant left the race between two rounds.
   void add_exclusion(db::Id race, const Entrant& entrant, const std::string& why);
   void finish_race(db::Id race);
@@ -90,6 +92,10 @@ class Records {
 
   db::Id add(const db::SelectionRow& row);
   void finish(const std::string& status);
+  /// The same with where the time went, see db::RunRow::cost.
+  void finish(const std::string& status, const std::string& cost);
+  /// What the stages of a pipeline took alone, under this run.
+  void add(db::InteractionRow row);
 
  private:
   db::TrialKey trial_key(const Chain& chain, const RaceGroup& group);

@@ -5,7 +5,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
 #include <exception>
+#include <iterator>
 #include <new>
 #include <utility>
 #include <vector>
@@ -13,9 +16,46 @@
 #include "profiler/nvtx.h"
 #include "tuner/inputs.h"
 #include "tuner/plan.h"
+#include "tuner/revalidate.h"
 #include "tuner/validate.h"
 
 namespace muse::tuner {
+namespace {
+
+/// What runs without a look at the clock and at the supervisor's orders in between.
+constexpr std::chrono::nanoseconds kBatchTime = std::chrono::milliseconds(20);
+constexpr size_t kBatchSamples = 1024;
+constexpr std::chrono::nanoseconds kRequestTime = std::chrono::milliseconds(250);
+constexpr std::chrono::nanoseconds kShortest{1};
+
+bool is_cold(const RoundRequest& request) {
+  return request.regime == profiler::name(profiler::Regime::kCold);
+}
+bool is_rotating(const RoundRequest& request) {
+  return request.regime == profiler::name(profiler::Regime::kRotating);
+}
+
+/// The shape in the smallest pool, so that copies of it fit beside each other.
+Shape compact(const Shape& shape) {
+  Shape small = shape;
+  small.lengths.pool_bytes = 1;
+  return small;
+}
+
+/// How many copies of what one step reads outgrow three times the last cache. At least two, so that
+/// a copy never finds its own data.
+int64_t rotating_copies(const Shape& shape, int64_t cache_bytes) {
+  constexpr int64_t kMost = 512;
+  const int64_t bytes = std::max<int64_t>(compulsory_bytes(shape, kWholeStep), 1);
+  const int64_t copies = std::max<int64_t>(2, (3 * cache_bytes + bytes - 1) / bytes);
+  if (copies <= kMost) return copies;
+  throw TrialError(Outcome::kUnmeasurable,
+                   fmt::format("a step reads {} bytes: {} copies would outgrow three times the "
+                               "cache of {} bytes, and at most {} are made",
+                               bytes, copies, cache_bytes, kMost));
+}
+
+}  // namespace
 
 /// One candidate bound, with where it stands in its entrant.
 struct Step {
@@ -28,24 +68,42 @@ struct Session::Bound {
   std::unique_ptr<Program> graph;    ///< the chain captured, where the target has graphs
   std::vector<std::string> kernels;  ///< what a sampler may see of the chain
   bool warm = false;                 ///< has run once, untimed
+  size_t copies = 1;                 ///< of the chain, each on data of its own; a time is of one
   std::string fault_reason;          ///< not empty: it cannot be bound
   Outcome fault = Outcome::kOk;
 };
 
 // Members die in reverse: programs before the memory they point to.
 struct Session::Shaped {
-  Shaped(Backend& backend, const Shape& the_shape, uint64_t the_seed)
-      : shape(the_shape), seed(the_seed), arena(backend, inputs(the_shape, the_seed)) {}
+  Shaped(Backend& the_backend, const Shape& the_shape, uint64_t the_seed)
+      : backend(the_backend), shape(the_shape), seed(the_seed) {}
 
-  /// The host's copy lives as long as the upload takes.
-  static Inputs inputs(const Shape& shape, uint64_t seed) {
-    return make_inputs(shape, seed, Fill::kNormal);
+  bool has_arenas(bool rotating) const { return !arenas.empty() && rotates == rotating; }
+  /// One of the shape's own data, or (rotating) as many of other data as outgrow the cache.
+  void make_arenas(bool rotating) {
+    chains.clear();
+    programs.clear();
+    arenas.clear();
+    rotates = rotating;
+    if (!rotating) {
+      arenas.push_back(std::make_unique<Arena>(backend, make_inputs(shape, seed, Fill::kNormal)));
+      return;
+    }
+    const int64_t copies = rotating_copies(shape, backend.device_class().l2_bytes);
+    for (int64_t copy = 0; copy < copies; ++copy) {
+      Shape other = compact(shape);
+      other.lengths.seed += static_cast<uint64_t>(copy);
+      arenas.push_back(std::make_unique<Arena>(
+          backend, make_inputs(other, seed + static_cast<uint64_t>(copy), Fill::kNormal)));
+    }
   }
 
+  Backend& backend;
   Shape shape;
   uint64_t seed;
-  Arena arena;
-  std::map<std::string, std::unique_ptr<Program>> programs;  ///< by candidate and partials
+  std::vector<std::unique_ptr<Arena>> arenas;
+  bool rotates = false;
+  std::map<std::string, std::unique_ptr<Program>> programs;  ///< by candidate, partials and copy
   std::map<std::string, Bound> chains;                       ///< by feeder and chain
 };
 
@@ -60,9 +118,9 @@ void run(Publisher& publisher, const std::vector<Step>& steps, int entrant) {
   }
 }
 
-std::string program_key(const Candidate& candidate, const Handoff& partials) {
-  return fmt::format("{}@{}_{}", key(candidate), partials.split_capacity,
-                     static_cast<int>(partials.partial_type));
+std::string program_key(const Candidate& candidate, const Handoff& partials, size_t copy) {
+  return fmt::format("{}@{}_{}#{}", key(candidate), partials.split_capacity,
+                     static_cast<int>(partials.partial_type), copy);
 }
 
 RoundReply::One failed(const Failure& failure) {
@@ -167,16 +225,19 @@ Reply Session::canary() {
   return judge_on(bench, *base, options);
 }
 
-Session::Shaped& Session::shaped(const Shape& shape, uint64_t seed) {
-  if (shaped_ && shaped_->shape == shape && shaped_->seed == seed) return *shaped_;
-  shaped_.reset();
+Session::Shaped& Session::shaped(const Shape& shape, uint64_t seed, bool rotating) {
+  if (!shaped_ || shaped_->shape != shape || shaped_->seed != seed) {
+    shaped_.reset();
+    shaped_ = std::make_unique<Shaped>(*backend_, shape, seed);
+  }
+  if (shaped_->has_arenas(rotating)) return *shaped_;
   if (backend_->target() == TargetKind::kHost) bench_.reset();  // as in judge()
   try {
-    shaped_ = std::make_unique<Shaped>(*backend_, shape, seed);
+    shaped_->make_arenas(rotating);
   } catch (const TrialError& error) {
     if (error.outcome != Outcome::kOom || !bench_) throw;
     bench_.reset();
-    shaped_ = std::make_unique<Shaped>(*backend_, shape, seed);
+    shaped_->make_arenas(rotating);
   }
   return *shaped_;
 }
@@ -203,6 +264,19 @@ void Session::feed(const Bound& bound, int index) {
   }
 }
 
+Session::Bound& Session::ready(Shaped& shaped, const EntrantText& entrant, int index) {
+  Bound& bound = this->bound(shaped, entrant, index);
+  if (bound.fault != Outcome::kOk) return bound;
+  try {
+    warm_up(bound, index);
+  } catch (...) {
+    const Failure failure = current_failure();
+    bound.fault_reason = failure.reason;
+    bound.fault = failure.outcome;
+  }
+  return bound;
+}
+
 // What cannot be bound stays so for the shape: the failure is kept like a program.
 Session::Bound& Session::bound(Shaped& shaped, const EntrantText& entrant, int index) {
   const auto [found, added] = shaped.chains.try_emplace(entrant.feeder + " > " + entrant.chain);
@@ -219,32 +293,19 @@ Session::Bound& Session::bound(Shaped& shaped, const EntrantText& entrant, int i
     const Chain timed = parse(entrant.chain);
     all.insert(all.end(), timed.begin(), timed.end());
     all.pdl = timed.pdl;
-    const Problem& problem = shaped.shape.problem;
-    if (const Support joined = joins(problem, all); !joined.ok()) {
+    if (const Support joined = joins(shaped.shape.problem, all); !joined.ok()) {
       throw TrialError(Outcome::kUnsupported, joined.reason);
     }
     if (span(all).first != Stage::kPrepare) {
       throw TrialError(Outcome::kUnmeasurable, "nothing computes what the first stage reads");
     }
-    Handoff partials{.kind = HandoffKind::kO};  // anything without partials
-    for (size_t i = 0; i < all.size(); ++i) {
-      const Candidate& candidate = all[i];
-      const int number = i < feeders ? -1 : static_cast<int>(i - feeders);
-      publisher_.at(index, number, -1);
-      const Handoff left = candidate.variant->produces(problem, candidate.configuration);
-      if (left.kind == HandoffKind::kPartials) partials = left;
-      std::unique_ptr<Program>& program = shaped.programs[program_key(candidate, partials)];
-      if (!program) {
-        const Geometry geometry =
-            candidate.variant->geometry(problem, candidate.configuration, backend_->device_class());
-        program = backend_->bind(candidate, problem, shaped.arena.buffers(partials, false),
-                                 shaped.arena.workspace(key(candidate), geometry.workspace));
-      }
-      (number < 0 ? bound.feeder : bound.chain).push_back({program.get(), number});
+    bound.copies = shaped.arenas.size();
+    for (size_t copy = 0; copy < bound.copies; ++copy) {
+      bind(shaped, *shaped.arenas[copy], copy, all, feeders, index, bound);
     }
     std::vector<Program*> programs;
     for (const Step& step : bound.chain) programs.push_back(step.program);
-    bound.graph = backend_->capture(programs, all.pdl);
+    bound.graph = backend_->capture(programs, all.pdl, timed.size());
     if (bound.graph) bound.chain = {{bound.graph.get(), 0}};
     for (const Step& step : bound.chain) {
       for (std::string& kernel : step.program->kernels()) bound.kernels.push_back(kernel);
@@ -258,56 +319,188 @@ Session::Bound& Session::bound(Shaped& shaped, const EntrantText& entrant, int i
   return bound;
 }
 
-RoundReply::One Session::take(Shaped& shaped, const RoundRequest& request, int index) {
-  Bound& bound = this->bound(shaped, request.entrants[static_cast<size_t>(index)], index);
+// Adds a copy of the chain's programs, on that arena, to the bound ones.
+void Session::bind(Shaped& shaped, Arena& arena, size_t copy, const Chain& all, size_t feeders,
+                   int index, Bound& bound) {
+  const Problem& problem = shaped.shape.problem;
+  Handoff partials{.kind = HandoffKind::kO};  // anything without partials
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Candidate& candidate = all[i];
+    const int number = i < feeders ? -1 : static_cast<int>(i - feeders);
+    publisher_.at(index, number, -1);
+    const Handoff left = candidate.variant->produces(problem, candidate.configuration);
+    if (left.kind == HandoffKind::kPartials) partials = left;
+    std::unique_ptr<Program>& program = shaped.programs[program_key(candidate, partials, copy)];
+    if (!program) {
+      const Geometry geometry =
+          candidate.variant->geometry(problem, candidate.configuration, backend_->device_class());
+      program = backend_->bind(candidate, problem, arena.buffers(partials, false),
+                               arena.workspace(key(candidate), geometry.workspace));
+    }
+    (number < 0 ? bound.feeder : bound.chain).push_back({program.get(), number});
+  }
+}
+
+profiler::Work Session::work(const Bound& bound, int index, bool cold) {
+  return {.before =
+              [this, &bound, index, cold] {
+                run(publisher_, bound.feeder, index);
+                if (cold) backend_->flush_caches();
+                publisher_.at(index, 0, 0);  // fetches the page's line before the clock starts
+              },
+          .run = [this, &bound, index] { run(publisher_, bound.chain, index); },
+          .kernels = bound.kernels};
+}
+
+RoundReply::One Session::take(const RoundRequest& request, const Bound& bound, int index,
+                              double& device_ns) {
   if (bound.fault != Outcome::kOk) return failed({bound.fault, bound.fault_reason});
   const profiler::NvtxRange range("trial " + request.entrants[static_cast<size_t>(index)].chain);
-  const bool cold = request.regime == profiler::name(profiler::Regime::kCold);
   try {
-    warm_up(bound, index);
-    const profiler::Sample sample = backend_->sampler().take(
-        {.before =
-             [&] {
-               feed(bound, index);
-               if (cold) backend_->flush_caches();
-               publisher_.at(index, 0, 0);  // fetches the page's line before the clock starts
-             },
-         .run = [&] { run(publisher_, bound.chain, index); },
-         .kernels = bound.kernels});
+    profiler::Work one = work(bound, index, is_cold(request));
+    one.before = [this, &bound, index, cold = is_cold(request)] {
+      feed(bound, index);
+      if (cold) backend_->flush_caches();
+      publisher_.at(index, 0, 0);
+    };
+    const profiler::Sample sample = backend_->sampler().take(one);
     backend_->synchronize();
-    return {.span_ns = sample.span_ns, .rejected = sample.rejected, .outcome = {}, .reason = {}};
+    device_ns += sample.device_ns;
+    return {.span_ns = sample.span_ns / static_cast<double>(bound.copies),
+            .rejected = sample.rejected,
+            .outcome = {},
+            .reason = {}};
   } catch (...) {
     return failed(current_failure());
   }
 }
 
-Reply Session::round(const RoundRequest& request) {
-  const profiler::NvtxRange range("round " + request.shape);
+std::vector<RoundReply::Round> Session::one_by_one(const RoundRequest& request,
+                                                   const std::map<int, Bound*>& bounds,
+                                                   std::span<const Order> orders,
+                                                   double& device_ns) {
+  std::vector<RoundReply::Round> rounds;
+  for (const Order& order : orders) {
+    RoundReply::Round& round = rounds.emplace_back();
+    for (const int index : order) {
+      round.samples.push_back(take(request, *bounds.at(index), index, device_ns));
+    }
+    round.clock = backend_->read_clock();
+  }
+  return rounds;
+}
+
+// Everything is enqueued before the wait. Who throws while that is done is found one by one.
+std::vector<RoundReply::Round> Session::back_to_back(const RoundRequest& request,
+                                                     const std::map<int, Bound*>& bounds,
+                                                     std::span<const Order> orders,
+                                                     double& device_ns) {
+  std::vector<profiler::Work> works;
+  for (const Order& order : orders) {
+    for (const int index : order) {
+      const Bound& bound = *bounds.at(index);
+      if (bound.fault == Outcome::kOk) works.push_back(work(bound, index, is_cold(request)));
+    }
+  }
+  profiler::ClockReading clock;
+  std::vector<profiler::Sample> samples;
+  try {
+    samples = backend_->sampler().take_all(works, [&] { clock = backend_->read_clock(); });
+    backend_->synchronize();
+  } catch (...) {
+    current_failure();  // a DeviceFault passes through
+    return one_by_one(request, bounds, orders, device_ns);
+  }
+  std::vector<RoundReply::Round> rounds;
+  auto sample = samples.begin();
+  for (const Order& order : orders) {
+    RoundReply::Round& round = rounds.emplace_back();
+    round.clock = clock;
+    for (const int index : order) {
+      const Bound& bound = *bounds.at(index);
+      if (bound.fault != Outcome::kOk) {
+        round.samples.push_back(failed({bound.fault, bound.fault_reason}));
+        continue;
+      }
+      device_ns += sample->device_ns;
+      round.samples.push_back({.span_ns = sample->span_ns / static_cast<double>(bound.copies),
+                               .rejected = std::move(sample->rejected),
+                               .outcome = {},
+                               .reason = {}});
+      ++sample;
+    }
+  }
+  return rounds;
+}
+
+Reply Session::rounds(const RoundRequest& request) {
+  using Clock = std::chrono::steady_clock;
+  const profiler::NvtxRange range("rounds " + request.shape);
   const auto shape = parse_shape(request.shape);
   if (!shape) return Refusal{fmt::format("shape '{}': {}", request.shape, shape.error())};
   const auto regime = profiler::parse_regime(request.regime);
   if (!regime) return Refusal{fmt::format("unknown regime '{}'", request.regime)};
   RoundReply reply;
   const auto fail_all = [&](const Failure& failure) {
-    reply.samples.assign(request.order.size(), failed(failure));
+    reply.rounds.push_back({.samples = {}, .clock = {}});
+    reply.rounds.back().samples.assign(request.orders.front().size(), failed(failure));
     return reply;
   };
-  if (*regime == profiler::Regime::kRotating) {
-    return fail_all({Outcome::kUnmeasurable,
-                     "regime rotating replays graphs over copies of the inputs, which is not "
-                     "measured here"});
-  }
+  if (request.orders.empty()) return Refusal{"no round is asked for"};
   publisher_.at(-1, -1, -1);
-  Shaped* shaped = nullptr;
+  std::map<int, Bound*> bounds;
   try {
-    shaped = &this->shaped(*shape, request.seed);
+    Shaped& shaped = this->shaped(*shape, request.seed, is_rotating(request));
+    for (const Order& order : request.orders) {
+      for (const int index : order) {
+        if (bounds.contains(index)) continue;
+        bounds[index] = &ready(shaped, request.entrants[static_cast<size_t>(index)], index);
+      }
+    }
   } catch (...) {
     return fail_all(current_failure());
   }
-  for (const int index : request.order) reply.samples.push_back(take(*shaped, request, index));
+  const auto start = Clock::now();
+  std::span<const Order> open(request.orders);
+  size_t count = 1;
+  while (!open.empty() && (reply.rounds.empty() || Clock::now() - start < kRequestTime)) {
+    const auto began = Clock::now();
+    const std::span<const Order> now = open.first(std::min(count, open.size()));
+    std::vector<RoundReply::Round> rounds =
+        request.one_by_one ? one_by_one(request, bounds, now, reply.device_ns)
+                           : back_to_back(request, bounds, now, reply.device_ns);
+    std::move(rounds.begin(), rounds.end(), std::back_inserter(reply.rounds));
+    open = open.subspan(now.size());
+    const auto each = (Clock::now() - began) / static_cast<int64_t>(now.size());
+    count = std::clamp<size_t>(static_cast<size_t>(kBatchTime / std::max(each, kShortest)), 1,
+                               std::max<size_t>(kBatchSamples / now.front().size(), 1));
+  }
   publisher_.at(-1, -1, -1);
-  reply.clock = backend_->read_clock();
   return reply;
+}
+
+Reply Session::revalidate(const RevalidateRequest& request) {
+  const auto shape = parse_shape(request.shape);
+  if (!shape) return Refusal{fmt::format("shape '{}': {}", request.shape, shape.error())};
+  try {
+    Shaped& shaped = this->shaped(*shape, request.seed, false);
+    const Bound& bound = ready(shaped, request.entrant, 0);
+    if (bound.fault != Outcome::kOk) {
+      return ValidationReport{.outcome = bound.fault, .reason = bound.fault_reason, .gates = {}};
+    }
+    ValidationReport report =
+        muse::tuner::revalidate(*backend_, *shaped.arenas.front(), *shape, request.other_seed, [&] {
+          run(publisher_, bound.chain, 0);
+          backend_->synchronize();
+        });
+    publisher_.at(-1, -1, -1);
+    shaped_.reset();  // its data are others now
+    return report;
+  } catch (...) {
+    const Failure failure = current_failure();
+    shaped_.reset();
+    return ValidationReport{.outcome = failure.outcome, .reason = failure.reason, .gates = {}};
+  }
 }
 
 }  // namespace muse::tuner

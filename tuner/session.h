@@ -5,7 +5,9 @@
 
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "tuner/arena.h"
 #include "tuner/backend.h"
@@ -33,7 +35,9 @@ class Session {
 
   /// Never throws for what a candidate does in this process.
   Reply validate(const ValidateRequest& request);
-  Reply round(const RoundRequest& request);
+  /// Fewer than asked for where they take longer than a quarter of a second.
+  Reply rounds(const RoundRequest& request);
+  Reply revalidate(const RevalidateRequest& request);
   /// The default base of the target on a tiny shape.
   Reply canary();
 
@@ -41,13 +45,26 @@ class Session {
   struct Shaped;
   /// A chain ready to run, feeder first.
   struct Bound;
+  using Order = std::vector<int>;
 
-  Shaped& shaped(const Shape& shape, uint64_t seed);
+  Shaped& shaped(const Shape& shape, uint64_t seed, bool rotating);
   Bound& bound(Shaped& shaped, const EntrantText& entrant, int index);
-  /// Runs the feeder to its end.
+  void bind(Shaped& shaped, Arena& arena, size_t copy, const Chain& all, size_t feeders, int index,
+            Bound& bound);
+  /// Bound and warm, or with the fault that it has.
+  Bound& ready(Shaped& shaped, const EntrantText& entrant, int index);
+  /// Runs the feeder to its end, and says that it was the feeder where that fails.
   void feed(const Bound& bound, int index);
   void warm_up(Bound& bound, int index);
-  RoundReply::One take(Shaped& shaped, const RoundRequest& request, int index);
+  profiler::Work work(const Bound& bound, int index, bool cold);
+  RoundReply::One take(const RoundRequest& request, const Bound& bound, int index,
+                       double& device_ns);
+  std::vector<RoundReply::Round> one_by_one(const RoundRequest& request,
+                                            const std::map<int, Bound*>& bounds,
+                                            std::span<const Order> orders, double& device_ns);
+  std::vector<RoundReply::Round> back_to_back(const RoundRequest& request,
+                                              const std::map<int, Bound*>& bounds,
+                                              std::span<const Order> orders, double& device_ns);
   ValidationReport judge(const Chain& chain, const Shape& shape, const ValidateOptions& options);
   ValidationReport judge_on(ValidationBench& bench, const Chain& chain,
                             const ValidateOptions& options);

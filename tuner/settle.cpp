@@ -146,11 +146,12 @@ std::vector<Settled::Ranked> ranking(const StoredRace& stored,
 
 }  // namespace
 
-Settler::Settler(const Spec& spec, const Hello& hello, uint64_t seed, Records& records,
+Settler::Settler(const Spec& spec, const Hello& hello, uint64_t seed, bool fresh, Records& records,
                  RaceRunner& runner, std::function<void(const RaceGroup&)> before_work)
     : spec_(spec),
       hello_(hello),
       seed_(seed),
+      fresh_(fresh),
       records_(records),
       runner_(runner),
       before_work_(std::move(before_work)) {}
@@ -228,6 +229,9 @@ std::vector<Entrant> Settler::newcomers(const RaceGroup& group,
 // Stored samples decide where they can; a race that was cut off goes on; else a fresh one is run.
 std::optional<StoredRace> Settler::decide(const RaceGroup& group, std::vector<Entrant>& entrants) {
   std::vector<StoredRace> races = records_.races(group);
+  if (fresh_) {
+    std::erase_if(races, [&](const StoredRace& r) { return r.row.run_id != records_.run(); });
+  }
   if (const StoredRace* decided = deciding_race(races, entrants)) {
     // A run that goes on after a stop has measured these itself.
     if (decided->row.run_id == records_.run()) {
@@ -277,14 +281,12 @@ Selection Settler::select_from(const RaceGroup& group, const StoredRace& stored,
   }
   return select(contenders, {.tie_pct = spec_.measure.tie_pct,
                              .switch_margin_pct = spec_.measure.switch_margin_pct,
-                             .step_ns = hello_.step_ns,
-                             .seed = stored.row.seed});
+                             .step_ns = hello_.step_ns});
 }
 
 Settled Settler::conclude(const RaceGroup& group, const std::vector<Entrant>& entrants,
-                          const StoredRace& stored) {
-  std::vector<int> indices;
-  const Selection selection = select_from(group, stored, entrants, indices);
+                          const StoredRace& stored, const Selection& selection,
+                          const std::vector<int>& indices) {
   Settled settled{.winner = {.selection = selection}, .best = ranking(stored, entrants)};
   if (selection.winner < 0) return settled;
   const auto entrant_at = [&](int i) -> const Entrant& {
@@ -311,23 +313,46 @@ Settled Settler::conclude(const RaceGroup& group, const std::vector<Entrant>& en
   return settled;
 }
 
+// A whole step that wins has to be right once more, as it was timed and on other data; where it is
+// not, the others decide without it.
+std::optional<Settled> Settler::decide_rightly(const RaceGroup& group,
+                                               std::vector<Entrant>& entrants) {
+  while (!entrants.empty()) {
+    at_ = fmt::format("{}: racing {}", title(group), entrants.size());
+    const std::optional<StoredRace> stored = decide(group, entrants);
+    if (!stored) return std::nullopt;
+    std::vector<int> indices;
+    const Selection selection = select_from(group, *stored, entrants, indices);
+    if (selection.winner >= 0 && group.span == kWholeStep) {
+      const db::Id won = stored->trials[indices[selection.winner]];
+      const auto chosen = std::find_if(entrants.begin(), entrants.end(),
+                                       [&](const Entrant& e) { return e.trial.id == won; });
+      at_ = fmt::format("{}: validating the winner", title(group));
+      if (!runner_.revalidate(group, *chosen)) {
+        tally_.outcomes[won] = chosen->outcome();
+        if (!is_final(chosen->outcome()) || is_measured(chosen->outcome())) return std::nullopt;
+        entrants.erase(chosen);
+        continue;
+      }
+    }
+    return conclude(group, entrants, *stored, selection, indices);
+  }
+  return Settled{};
+}
+
 std::optional<Settled> Settler::settle(const RaceGroup& group, const std::vector<Chain>& chains,
                                        const Chain& base, const Chain& feeder) {
   std::optional<std::vector<Entrant>> entrants = valid_entrants(group, chains, base, feeder);
   if (!entrants) return std::nullopt;
-  Settled settled;
-  if (!entrants->empty()) {
-    at_ = fmt::format("{}: racing {}", title(group), entrants->size());
-    const std::optional<StoredRace> stored = decide(group, *entrants);
-    if (!stored) return std::nullopt;
-    settled = conclude(group, *entrants, *stored);
+  std::optional<Settled> settled = decide_rightly(group, *entrants);
+  if (!settled) return std::nullopt;
+  settled->winner.shape = muse::key(group.shape);
+  settled->winner.span = muse::name(group.span);
+  settled->winner.handoff = key(group.handoff);
+  settled->winner.regime = profiler::name(group.regime);
+  if (const Entrant* raced = find_base(*entrants)) {
+    settled->winner.base_chain = muse::key(raced->chain);
   }
-  settled.winner.shape = muse::key(group.shape);
-  settled.winner.span = muse::name(group.span);
-  settled.winner.handoff = key(group.handoff);
-  settled.winner.regime = profiler::name(group.regime);
-  if (const Entrant* raced = find_base(*entrants))
-    settled.winner.base_chain = muse::key(raced->chain);
   return settled;
 }
 

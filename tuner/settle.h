@@ -42,8 +42,9 @@ struct Tally {
 class Settler {
  public:
   /// `before_race` runs once work on the device is needed for a group, before the first of it.
-  Settler(const Spec& spec, const Hello& hello, uint64_t seed, Records& records, RaceRunner& runner,
-          std::function<void(const RaceGroup&)> before_work);
+  /// `fresh`: races of earlier runs decide nothing.
+  Settler(const Spec& spec, const Hello& hello, uint64_t seed, bool fresh, Records& records,
+          RaceRunner& runner, std::function<void(const RaceGroup&)> before_work);
 
   /// Settles the group among `chains` and `base` (empty = none covers the span), each run after an
   /// untimed `feeder`. nullopt where the work was stopped.
@@ -64,8 +65,10 @@ class Settler {
   std::optional<StoredRace> decide(const RaceGroup& group, std::vector<Entrant>& entrants);
   std::vector<Entrant> newcomers(const RaceGroup& group, const std::vector<StoredRace>& races,
                                  const std::vector<Entrant>& entrants) const;
+  std::optional<Settled> decide_rightly(const RaceGroup& group, std::vector<Entrant>& entrants);
   Settled conclude(const RaceGroup& group, const std::vector<Entrant>& entrants,
-                   const StoredRace& stored);
+                   const StoredRace& stored, const Selection& selection,
+                   const std::vector<int>& indices);
   Selection select_from(const RaceGroup& group, const StoredRace& stored,
                         const std::vector<Entrant>& entrants, std::vector<int>& indices) const;
   RaceRules rules(const RaceGroup& group) const;
@@ -73,6 +76,7 @@ class Settler {
   const Spec& spec_;
   const Hello& hello_;
   uint64_t seed_;
+  bool fresh_;
   Records& records_;
   RaceRunner& runner_;
   std::function<void(const RaceGroup&)> before_work_;

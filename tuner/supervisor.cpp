@@ -343,16 +343,26 @@ tl::expected<ValidationReport, WorkerLoss> Supervisor::validate(const ValidateRe
   return impl_->ask<ValidationReport>(request, 1);
 }
 
-tl::expected<RoundReply, WorkerLoss> Supervisor::round(const RoundRequest& request) {
+tl::expected<RoundReply, WorkerLoss> Supervisor::rounds(const RoundRequest& request) {
   const int entrants = static_cast<int>(request.entrants.size());
   auto reply = impl_->ask<RoundReply>(request, entrants);
-  if (reply && reply->samples.size() != request.order.size()) {
-    return tl::unexpected(impl_->lose(Outcome::kCrashed,
-                                      fmt::format("worker sent garbage: {} samples for {} turns",
-                                                  reply->samples.size(), request.order.size()),
-                                      entrants));
+  if (!reply) return reply;
+  const auto garbage = [&](const std::string& what) {
+    return tl::unexpected(impl_->lose(Outcome::kCrashed, "worker sent garbage: " + what, entrants));
+  };
+  if (reply->rounds.empty() || reply->rounds.size() > request.orders.size()) {
+    return garbage(fmt::format("{} rounds of {}", reply->rounds.size(), request.orders.size()));
+  }
+  for (size_t i = 0; i < reply->rounds.size(); ++i) {
+    const size_t samples = reply->rounds[i].samples.size(), turns = request.orders[i].size();
+    if (samples != turns) return garbage(fmt::format("{} samples for {} turns", samples, turns));
   }
   return reply;
+}
+
+tl::expected<ValidationReport, WorkerLoss> Supervisor::revalidate(
+    const RevalidateRequest& request) {
+  return impl_->ask<ValidationReport>(request, 1);
 }
 
 void Supervisor::set_deadline(milliseconds deadline) { impl_->options.deadline = deadline; }

@@ -10,24 +10,9 @@
 #include <string>
 #include <tl/expected.hpp>
 
-#include "tuner/protocol.h"
+#include "tuner/measurer.h"
 
 namespace muse::tuner {
-
-/// The worker is gone or was put down.
-struct WorkerLoss {
-  Outcome outcome = Outcome::kCrashed;  ///< kCrashed, kTimeout, kOom (killed for memory), kPending
-                                        ///< (stopped)
-  std::string reason;                   ///< "worker ended by signal 11 (SIGSEGV)", ...
-  int entrant = -1, candidate = -1, launch = -1;  ///< where it was, from the progress page
-  /// Not known to be a candidate's doing: a KILL or TERM that was not the supervisor's, or a worker
-  /// that did not start or failed its canary.
-  bool blameless = false;
-  bool no_worker = false;  ///< none could be started: nothing of the request has run
-  std::string last_words;  ///< the end of its stderr, at most 8 KiB, as plain_text()
-  /// It never came up: the worker's refusal, "device" or "timer" in `what`.
-  std::optional<Refusal> refusal;
-};
 
 struct WorkerOptions {
   std::filesystem::path executable;          ///< default: this process's own
@@ -48,23 +33,24 @@ struct WorkerOptions {
 
 /// One worker process, respawned on demand. After a respawn a canary with a known answer runs
 /// before anything else. Not thread-safe; the worker dies with the thread that first asked for it.
-class Supervisor {
+class Supervisor final : public Measurer {
  public:
   explicit Supervisor(WorkerOptions options);
-  ~Supervisor();  ///< ends the worker: TERM, KILL, bounded wait
+  ~Supervisor() override;  ///< ends the worker: TERM, KILL, bounded wait
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
   tl::expected<Hello, WorkerLoss> hello();
-  tl::expected<ValidationReport, WorkerLoss> validate(const ValidateRequest& request);
-  tl::expected<RoundReply, WorkerLoss> round(const RoundRequest& request);
-  void set_deadline(std::chrono::milliseconds deadline);
+  tl::expected<ValidationReport, WorkerLoss> validate(const ValidateRequest& request) override;
+  tl::expected<RoundReply, WorkerLoss> rounds(const RoundRequest& request) override;
+  tl::expected<ValidationReport, WorkerLoss> revalidate(const RevalidateRequest& request) override;
+  void set_deadline(std::chrono::milliseconds deadline) override;
   /// Ends an idle worker: the next request starts a fresh one. Where the worker left in peace, that
   /// one needs no canary.
-  void retire();
+  void retire() override;
   /// Worker could not be waited for (it ignores KILL), or the canary failed twice in a row: the
   /// device must be quarantined. Every later request fails at once.
-  bool lost_device() const;
+  bool lost_device() const override;
   int respawns() const;  ///< workers that replaced a lost one, since retire()
 
  private:

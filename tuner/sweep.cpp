@@ -39,21 +39,21 @@ class Best {
   }
   const std::vector<Candidate>& candidates() const { return candidates_; }
 
-  /// Of the pipelines that can be made, the `count` whose medians have the least sum: what stages
-  /// do to each other is for the race of the pipelines.
-  std::vector<Chain> pipelines(const Problem& problem, size_t count) const {
-    std::vector<std::pair<double, Chain>> ranked;
+  struct Composed {
+    double stage_sum_ns;  ///< of its stages' medians; what they do to each other shows in the race
+    Chain chain;
+  };
+  /// All pipelines that can be made, least sum first.
+  std::vector<Composed> pipelines(const Problem& problem) const {
+    std::vector<Composed> ranked;
     for (Chain& chain : compose(problem, candidates_)) {
       const double sum_ns = expected_ns(problem, chain);
-      ranked.emplace_back(sum_ns, std::move(chain));
+      ranked.push_back({sum_ns, std::move(chain)});
     }
-    std::stable_sort(ranked.begin(), ranked.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
-    std::vector<Chain> chains;
-    for (size_t i = 0; i < std::min(count, ranked.size()); ++i) {
-      chains.push_back(std::move(ranked[i].second));
-    }
-    return chains;
+    std::stable_sort(ranked.begin(), ranked.end(), [](const Composed& a, const Composed& b) {
+      return a.stage_sum_ns < b.stage_sum_ns;
+    });
+    return ranked;
   }
 
  private:
@@ -78,17 +78,18 @@ Stage before(Stage stage) { return static_cast<Stage>(static_cast<int>(stage) - 
 
 class Sweeper {
  public:
-  Sweeper(const Plan& plan, const Spec& spec, Records& records, Supervisor& supervisor,
+  Sweeper(const Plan& plan, const Spec& spec, Records& records, Measurer& measurer,
           const Hello& hello, const SweepOptions& options, ProgressLine& progress)
       : plan_(plan),
         spec_(spec),
         records_(records),
-        supervisor_(supervisor),
+        measurer_(measurer),
         hello_(hello),
         options_(options),
         progress_(progress),
-        runner_(records, supervisor, options.seed, [this] { return keep_on(); }),
-        settler_(spec, hello, options.seed, records, runner_,
+        runner_(records, measurer, options.seed, [this] { return keep_on(); }),
+        settler_(spec, hello, options.seed + static_cast<uint64_t>(options.repetition - 1),
+                 options.fresh, records, runner_,
                  [this](const RaceGroup& group) { calibrate(group); }) {}
 
   SweepResult run();
@@ -106,7 +107,7 @@ class Sweeper {
   const Plan& plan_;
   const Spec& spec_;
   Records& records_;
-  Supervisor& supervisor_;
+  Measurer& measurer_;
   const Hello& hello_;
   const SweepOptions& options_;
   ProgressLine& progress_;
@@ -120,7 +121,7 @@ class Sweeper {
 bool Sweeper::keep_on() {
   if (options_.stop_signal != nullptr && *options_.stop_signal != 0) {
     result_.stop_signal = *options_.stop_signal;
-  } else if (supervisor_.lost_device() || runner_.gave_up()) {
+  } else if (measurer_.lost_device() || runner_.gave_up()) {
     result_.device_lost = true;
     result_.no_worker = runner_.no_worker();
   } else if (options_.budget && progress_.elapsed_s() > options_.budget->count()) {
@@ -136,12 +137,12 @@ bool Sweeper::keep_on() {
 void Sweeper::calibrate(const RaceGroup& group) {
   if (calibrated_) return;
   calibrated_ = true;
-  supervisor_.set_deadline(std::chrono::minutes(5));
+  measurer_.set_deadline(std::chrono::minutes(5));
   const RaceGroup whole{.shape = group.shape, .regime = group.regime};
   const auto ns = runner_.time_once(whole, Entrant{.chain = plan_.base});
   const auto fifty_times = std::chrono::milliseconds(
       ns ? static_cast<int64_t>(std::ceil(*ns * 50 / 1e6)) : int64_t{60'000});
-  supervisor_.set_deadline(std::max(options_.deadline_floor, fifty_times));
+  measurer_.set_deadline(std::max(options_.deadline_floor, fifty_times));
 }
 
 // What does not run here: unsupported, or without machine code.
@@ -240,7 +241,7 @@ void Sweeper::sweep_shape(size_t shape, profiler::Regime regime) {
   calibrated_ = false;
   // Tracing gets slower with what a process has launched (6 times at least after 180,000 samples),
   // and cubins stay loaded: each shape gets a process of its own.
-  if (plan_.target == TargetKind::kCuda) supervisor_.retire();
+  if (plan_.target == TargetKind::kCuda) measurer_.retire();
   store_skipped(shape, regime);
   const std::vector<Candidate> candidates = planned(shape, regime);
   std::set<Span> spans{kWholeStep};
@@ -256,8 +257,11 @@ void Sweeper::sweep_shape(size_t shape, profiler::Regime regime) {
     done_ += share;
   }
   group.span = kWholeStep;
-  std::vector<Chain> pipelines =
-      best.pipelines(group.shape.problem, kPipelinesPerRank * spec_.pipelines.top_k);
+  std::vector<Chain> pipelines;
+  for (Best::Composed& composed : best.pipelines(group.shape.problem)) {
+    if (pipelines.size() == kPipelinesPerRank * spec_.pipelines.top_k) break;
+    pipelines.push_back(std::move(composed.chain));
+  }
   for (const Candidate& c : candidates) {
     if (c.span() == kWholeStep) pipelines.push_back({c});
   }
@@ -291,14 +295,15 @@ SweepResult Sweeper::run() {
       static_cast<int>(std::count_if(tally.reused.begin(), tally.reused.end(),
                                      [&](db::Id id) { return !tally.measured.contains(id); }));
   result_.rounds = runner_.rounds();
+  result_.cost = runner_.cost();
   return result_;
 }
 
 }  // namespace
 
-SweepResult sweep(const Plan& plan, const Spec& spec, Records& records, Supervisor& supervisor,
+SweepResult sweep(const Plan& plan, const Spec& spec, Records& records, Measurer& measurer,
                   const Hello& hello, const SweepOptions& options, ProgressLine& progress) {
-  return Sweeper(plan, spec, records, supervisor, hello, options, progress).run();
+  return Sweeper(plan, spec, records, measurer, hello, options, progress).run();
 }
 
 ExitCode exit_code(const SweepResult& result) {

@@ -11,10 +11,10 @@
 
 #include "tuner/console.h"
 #include "tuner/kernels.h"
+#include "tuner/measurer.h"
 #include "tuner/plan.h"
 #include "tuner/records.h"
 #include "tuner/settle.h"
-#include "tuner/supervisor.h"
 
 namespace muse::tuner {
 
@@ -24,6 +24,7 @@ struct SweepResult {
   int measured = 0;                 ///< trials timed in this run
   int reused = 0;                   ///< trials taken from the database
   int rounds = 0;
+  MeasuringCost cost;
   bool out_of_budget = false;
   int stop_signal = 0;  ///< SIGINT, SIGTERM or 0
   bool device_lost = false;
@@ -35,12 +36,14 @@ struct SweepOptions {
   std::optional<std::chrono::duration<double>> budget;
   std::chrono::milliseconds deadline_floor{2000};
   const std::atomic<int>* stop_signal = nullptr;  ///< set by the signal handler
+  int repetition = 1;                             ///< each orders its rounds in its own way
+  bool fresh = false;                             ///< times all of it anew, whatever is stored
   NotCompiledMap not_compiled;                    ///< candidates that have no kernels
 };
 
 /// Runs the plan with one worker and stores everything. A stop or an empty budget ends it between
 /// two rounds.
-SweepResult sweep(const Plan& plan, const Spec& spec, Records& records, Supervisor& supervisor,
+SweepResult sweep(const Plan& plan, const Spec& spec, Records& records, Measurer& measurer,
                   const Hello& hello, const SweepOptions& options, ProgressLine& progress);
 
 /// The exit code of DESIGN section 5 for a sweep that ended so.

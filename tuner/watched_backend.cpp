@@ -81,12 +81,13 @@ class WatchedBackend final : public Backend {
                                             publisher_);
   }
   /// All of `programs` come from bind() of this backend.
-  std::unique_ptr<Program> capture(const std::vector<Program*>& programs, bool pdl) override {
+  std::unique_ptr<Program> capture(const std::vector<Program*>& programs, bool pdl,
+                                   size_t chain_length) override {
     const OnTheClock clock(publisher_);
     std::vector<Program*> inner;
     for (Program* program : programs)
       inner.push_back(static_cast<WatchedProgram*>(program)->inner());
-    auto graph = inner_.capture(inner, pdl);
+    auto graph = inner_.capture(inner, pdl, chain_length);
     if (!graph) return nullptr;
     return std::make_unique<WatchedProgram>(std::move(graph), publisher_);
   }
@@ -96,6 +97,7 @@ class WatchedBackend final : public Backend {
   }
   profiler::Sampler& sampler() override { return sampler_; }
   profiler::ClockReading read_clock() override { return inner_.read_clock(); }
+  DeviceLimits limits() override { return inner_.limits(); }
   void flush_caches() override { inner_.flush_caches(); }
   std::string protocol() const override { return inner_.protocol(); }
 

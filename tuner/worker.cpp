@@ -120,6 +120,7 @@ class Service {
                  .device_class = backend_->device_class(),
                  .device_instance = backend_->device_instance(),
                  .step_ns = backend_->sampler().step_ns(),
+                 .limits = backend_->limits(),
                  .protocol = backend_->protocol(),
                  .toolkit = backend_->toolkit()};
   }
@@ -133,7 +134,11 @@ class Service {
   }
   Reply operator()(const RoundRequest& request) {
     const Turn turn(lock_, publisher_);
-    return session_.round(request);
+    return session_.rounds(request);
+  }
+  Reply operator()(const RevalidateRequest& request) {
+    const Turn turn(lock_, publisher_);
+    return session_.revalidate(request);
   }
   Reply operator()(const QuitRequest&) {
     return Refusal{.reason = "a worker that quits does not answer"};

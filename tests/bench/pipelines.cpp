@@ -52,7 +52,7 @@ class Device {
                                         arena.workspace(key(candidate), geometry.workspace)));
       order.push_back(programs.back().get());
     }
-    const auto graph = backend_->capture(order, chain.pdl);
+    const auto graph = backend_->capture(order, chain.pdl, order.size());
     return profiler::time_replays_as_peers(backend_->stream(), [&] { graph->launch(0); });
   }
 

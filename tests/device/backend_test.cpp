@@ -173,7 +173,7 @@ TEST_F(Device, GraphsGiveWhatLaunchesOneByOneGive) {
   const std::vector<uint8_t> expected = bound.arena.download("out");
   EXPECT_NE(expected, std::vector<uint8_t>(expected.size(), kPoisonByte));
   for (const bool pdl : {false, true}) {
-    const auto graph = backend_->capture(bound.all(), pdl);
+    const auto graph = backend_->capture(bound.all(), pdl, bound.all().size());
     ASSERT_TRUE(graph);
     EXPECT_EQ(graph->launches(), 1);
     EXPECT_EQ(graph->kernels().size(), static_cast<size_t>(bound.launches));
@@ -197,7 +197,7 @@ TEST_F(Device, ASampleTakesTimeAndEverySamplerSeesTheKernels) {
       continue;  // no CUPTI here, or another tool has it
     }
     BoundBase bound(*backend, base_, shape());
-    const auto graph = backend->capture(bound.all(), false);
+    const auto graph = backend->capture(bound.all(), false, bound.all().size());
     graph->launch(0);
     backend->synchronize();
     for (int i = 0; i < 3; ++i) {

@@ -114,7 +114,10 @@ class SimtBackend final : public Backend {
     return std::make_unique<SimtProgram>(std::move(bound), os_threads_);
   }
 
-  std::unique_ptr<Program> capture(const std::vector<Program*>&, bool) override { return nullptr; }
+  std::unique_ptr<Program> capture(const std::vector<Program*>&, bool, size_t) override {
+    return nullptr;
+  }
+  DeviceLimits limits() override { return {}; }
   std::optional<TargetTruth> attention_truth(const Problem&, const Buffers&) override {
     return std::nullopt;
   }

@@ -56,8 +56,9 @@ class CountingBackend final : public Backend {
   int64_t first_difference(const void* a, const void* b, int64_t bytes) override {
     return host_->first_difference(a, b, bytes);
   }
-  std::unique_ptr<Program> capture(const std::vector<Program*>& programs, bool pdl) override {
-    return host_->capture(programs, pdl);
+  std::unique_ptr<Program> capture(const std::vector<Program*>& programs, bool pdl,
+                                   size_t chain_length) override {
+    return host_->capture(programs, pdl, chain_length);
   }
   std::optional<TargetTruth> attention_truth(const Problem& problem,
                                              const Buffers& buffers) override {

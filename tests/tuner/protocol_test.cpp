@@ -37,13 +37,17 @@ T back(const Reply& reply) {
 
 TEST(Protocol, RequestsComeBackAsTheyWere) {
   const std::vector<Request> requests = {
-      HelloRequest{}, CanaryRequest{}, QuitRequest{},
+      HelloRequest{},
+      CanaryRequest{},
+      QuitRequest{},
       ValidateRequest{.shape = "b1", .chain = "gate/scalar", .seed = UINT64_MAX},
       RoundRequest{.shape = "b1",
                    .seed = 7,
                    .regime = "cold",
                    .entrants = {{"a + b", ""}, {"gate/x:t=1", "prepare/y"}},
-                   .order = {1, 0, 1}}};
+                   .orders = {{1, 0, 1}, {}, {0}},
+                   .one_by_one = true},
+      RevalidateRequest{.shape = "b1", .seed = 7, .entrant = {"a + b", ""}, .other_seed = 8}};
   for (const Request& request : requests) {
     const auto decoded = decode_request(encode(request));
     ASSERT_TRUE(decoded) << decoded.error();
@@ -105,25 +109,36 @@ TEST(Protocol, HostileTextSurvivesOrIsReplaced) {
   const std::string hostile =
       std::string("a\0b\"\\\n\x1b[31m", 12) + "\xff\xc3(" + "\xf0\x9f\x98\x80";
   const auto reply = back<RoundReply>(RoundReply{
-      .samples = {{.span_ns = kNaN, .rejected = hostile, .outcome = "oom", .reason = hostile}},
-      .clock = {.load = 0.25, .sm_mhz = 1980, .reason_bits = 4}});
-  ASSERT_EQ(reply.samples.size(), 1u);
-  EXPECT_TRUE(std::isnan(reply.samples[0].span_ns));
-  EXPECT_EQ(reply.samples[0].reason.substr(0, 12), hostile.substr(0, 12));
-  EXPECT_NE(reply.samples[0].reason.find("\xef\xbf\xbd"), std::string::npos);
-  EXPECT_TRUE(reply.samples[0].reason.ends_with("\xf0\x9f\x98\x80"));
-  EXPECT_EQ(reply.clock.load, 0.25);
-  EXPECT_EQ(reply.clock.sm_mhz, 1980);
-  EXPECT_EQ(reply.clock.power_w, -1);
-  EXPECT_EQ(reply.clock.reason_bits, 4);
+      .rounds =
+          {{.samples = {{.span_ns = kNaN, .rejected = hostile, .outcome = "oom", .reason = hostile},
+                        {.span_ns = 2.5}},
+            .clock = {.load = 0.25, .sm_mhz = 1980, .reason_bits = 4}},
+           {.samples = {{.span_ns = kInfinity}}, .clock = {}}},
+      .device_ns = 7.5});
+  ASSERT_EQ(reply.rounds.size(), 2u);
+  EXPECT_EQ(reply.device_ns, 7.5);
+  EXPECT_EQ(reply.rounds[1].samples.at(0).span_ns, kInfinity);
+  const std::vector<RoundReply::One>& samples = reply.rounds[0].samples;
+  ASSERT_EQ(samples.size(), 2u);
+  EXPECT_EQ(samples[1].span_ns, 2.5);
+  EXPECT_TRUE(std::isnan(samples[0].span_ns));
+  EXPECT_EQ(samples[0].reason.substr(0, 12), hostile.substr(0, 12));
+  EXPECT_NE(samples[0].reason.find("\xef\xbf\xbd"), std::string::npos);
+  EXPECT_TRUE(samples[0].reason.ends_with("\xf0\x9f\x98\x80"));
+  const profiler::ClockReading& clock = reply.rounds[0].clock;
+  EXPECT_EQ(clock.load, 0.25);
+  EXPECT_EQ(clock.sm_mhz, 1980);
+  EXPECT_EQ(clock.power_w, -1);
+  EXPECT_EQ(clock.reason_bits, 4);
 }
 
 TEST(Protocol, SamplesThatAreNoneAreAnError) {
-  const std::string whole = encode(Reply{RoundReply{.samples = {{.span_ns = 1}}}});
+  const std::string whole =
+      encode(Reply{RoundReply{.rounds = {{.samples = {{.span_ns = 1}}, .clock = {}}}}});
   ASSERT_TRUE(decode_reply(whole));
   const size_t begin = whole.find("\"samples\":[") + 11, end = whole.find(']', begin) + 1;
   for (const char* samples :
-       {"{}", "[1]", "[{}]",
+       {"{}", "[true]", "[{}]", "[\"1\"]",
         "[{\"span_ns\":1,\"rejected\":\"\",\"outcome\":\"fine\",\"reason\":\"\"}]"}) {
     const std::string broken = whole.substr(0, begin - 1) + samples + whole.substr(end);
     EXPECT_FALSE(decode_reply(broken)) << broken;
@@ -356,7 +371,8 @@ int scripted_worker(std::string_view script) {
     if (turn == script.size()) return 5;
     const ValidationReport wrong{.outcome = Outcome::kIncorrect, .reason = "w", .gates = {}};
     RoundReply one_sample;
-    one_sample.samples.resize(1);
+    one_sample.rounds.resize(1);
+    one_sample.rounds[0].samples.resize(1);
     bool said = true;
     switch (script[turn]) {
       case 'h':
@@ -367,6 +383,9 @@ int scripted_worker(std::string_view script) {
         break;
       case 'w':
         said = say(frame(encode(wrong)));
+        break;
+      case 'n':
+        said = say(frame(encode(RoundReply{})));
         break;
       case 'r':
         said = say(frame(encode(one_sample)));
@@ -395,8 +414,8 @@ std::string reason_of_round(const char* script) {
   WorkerOptions options;
   options.grace = std::chrono::milliseconds(200);
   Supervisor supervisor(options);
-  const auto reply = supervisor.round(
-      {.shape = "s", .seed = 1, .regime = "cold", .entrants = {{"a", ""}}, .order = {0, 0}});
+  const auto reply = supervisor.rounds(
+      {.shape = "s", .seed = 1, .regime = "cold", .entrants = {{"a", ""}}, .orders = {{0, 0}}});
   EXPECT_FALSE(reply);
   EXPECT_EQ(reply.error().outcome, Outcome::kCrashed);
   EXPECT_EQ(supervisor.lost_device(), false);
@@ -408,6 +427,7 @@ TEST(BrokenWorker, EveryBreachIsALossWithItsReason) {
   EXPECT_EQ(reason_of_round("v"), "worker sent garbage: no hello");
   EXPECT_EQ(reason_of_round("hh"), "worker sent garbage: the answer to another question");
   EXPECT_EQ(reason_of_round("hr"), "worker sent garbage: 1 samples for 2 turns");
+  EXPECT_EQ(reason_of_round("hn"), "worker sent garbage: 0 rounds of 1");
   EXPECT_EQ(reason_of_round("h2"), "worker sent garbage: more than one answer");
   EXPECT_EQ(reason_of_round("hl"),
             "worker sent garbage: a message of 4294967295 bytes, limit 67108864");

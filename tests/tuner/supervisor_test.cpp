@@ -62,8 +62,8 @@ RoundRequest duel(const std::string& chain, int turns) {
                        .seed = 1,
                        .regime = "warm",
                        .entrants = {{"gate/scalar", feeder()}, {chain, feeder()}},
-                       .order = {}};
-  for (int i = 0; i < turns; ++i) request.order.push_back(i % 2);
+                       .orders = {{}}};
+  for (int i = 0; i < turns; ++i) request.orders[0].push_back(i % 2);
   return request;
 }
 
@@ -180,12 +180,12 @@ TEST_F(SupervisorTest, NamesWhatKillsTheWorkerInARoundAfterItWasValid) {
     ASSERT_EQ(report->outcome, Outcome::kOk) << report->reason;
     const int64_t victim = supervisor.hello().value().pid;
     const auto start = std::chrono::steady_clock::now();
-    expect_loss(supervisor.round(duel(chain, 44)), misdeed, 1);
+    expect_loss(supervisor.rounds(duel(chain, 44)), misdeed, 1);
     EXPECT_LT(std::chrono::steady_clock::now() - start, kPatience);
     EXPECT_TRUE(group_ends(victim));
-    const auto next = supervisor.round(duel("gate/simd", 4));
+    const auto next = supervisor.rounds(duel("gate/simd", 4));
     ASSERT_TRUE(next) << next.error().reason;
-    for (const RoundReply::One& one : next->samples) {
+    for (const RoundReply::One& one : next->rounds.at(0).samples) {
       EXPECT_EQ(one.outcome, "") << one.reason;
       EXPECT_GT(one.span_ns, 0);
     }
@@ -217,11 +217,11 @@ TEST_F(SupervisorTest, TurnsFaultsThatTheWorkerSurvivesIntoOutcomes) {
     ASSERT_TRUE(report) << report.error().reason;
     EXPECT_EQ(name(report->outcome), name(fault.validated)) << report->reason;
     EXPECT_NE(report->reason.find(fault.reason), std::string::npos) << report->reason;
-    const auto round = supervisor.round(duel(fault.variant, 5));
+    const auto round = supervisor.rounds(duel(fault.variant, 5));
     ASSERT_TRUE(round) << round.error().reason;
-    ASSERT_EQ(round->samples.size(), 5u);
+    ASSERT_EQ(round->rounds.at(0).samples.size(), 5u);
     for (size_t i = 0; i < 5; ++i) {
-      const RoundReply::One& one = round->samples[i];
+      const RoundReply::One& one = round->rounds.at(0).samples[i];
       const bool failed = i % 2 == 1 && fault.timed != Outcome::kOk;
       EXPECT_EQ(one.outcome, failed ? name(fault.timed) : "") << one.reason;
       EXPECT_EQ(one.reason.empty(), !failed);
@@ -236,24 +236,25 @@ TEST_F(SupervisorTest, TimesEveryTurnOfARoundInEveryRegimeItCan) {
   request.entrants.push_back({feeder() + " + gate/scalar", ""});
   request.entrants.push_back({"gate/scalar", ""});  // nothing feeds it
   request.entrants.push_back({"gate/nonsense", feeder()});
-  request.order = {0, 1, 2, 3, 4, 0};
+  request.orders = {{0, 1, 2, 3, 4, 0}};
   for (const std::string regime : {"cold", "warm"}) {
     request.regime = regime;
-    const auto reply = supervisor.round(request);
+    const auto reply = supervisor.rounds(request);
     ASSERT_TRUE(reply) << reply.error().reason;
     for (const size_t good : {0, 1, 2, 5}) {
-      EXPECT_EQ(reply->samples[good].outcome, "") << reply->samples[good].reason;
-      EXPECT_GT(reply->samples[good].span_ns, 0);
+      EXPECT_EQ(reply->rounds.at(0).samples[good].outcome, "")
+          << reply->rounds.at(0).samples[good].reason;
+      EXPECT_GT(reply->rounds.at(0).samples[good].span_ns, 0);
     }
-    EXPECT_EQ(reply->samples[3].outcome, "unmeasurable");
-    EXPECT_EQ(reply->samples[4].outcome, "unsupported");
-    EXPECT_GE(reply->clock.load, 0);
+    EXPECT_EQ(reply->rounds.at(0).samples[3].outcome, "unmeasurable");
+    EXPECT_EQ(reply->rounds.at(0).samples[4].outcome, "unsupported");
+    EXPECT_GE(reply->rounds.at(0).clock.load, 0);
   }
   request.regime = "rotating";
-  const auto rotating = supervisor.round(request);
+  const auto rotating = supervisor.rounds(request);
   ASSERT_TRUE(rotating);
-  EXPECT_EQ(rotating->samples[0].outcome, "unmeasurable");
-  EXPECT_NE(rotating->samples[0].reason.find("graph"), std::string::npos);
+  EXPECT_EQ(rotating->rounds.at(0).samples[0].outcome, "unmeasurable");
+  EXPECT_NE(rotating->rounds.at(0).samples[0].reason.find("graph"), std::string::npos);
 }
 
 TEST_F(SupervisorTest, RefusalsLeaveTheWorkerAlive) {

@@ -7,6 +7,7 @@
 
 #include <filesystem>
 
+#include "tuner/agreement.h"
 #include "tuner/build_info.h"
 #include "tuner/commands/command.h"
 
@@ -29,6 +30,7 @@ void catch_stops() {
 struct Options : SelectionOptions {
   std::string database = "muse-tune.db", timer, budget, deadline = "2s";
   std::string seed;
+  int repeat = 0;  ///< 0: measure what the database does not know
   bool json = false, quiet = false, any_build = false;
 };
 
@@ -84,10 +86,40 @@ nlohmann::json to_json(const SweepResult& result, const Records& records) {
                        {"status", s.status}});
   }
   for (const auto& [outcome, count] : result.outcomes) outcomes[std::string(name(outcome))] = count;
-  return {{"run", records.run()},        {"resumed", records.resumed()},
-          {"winners", winners},          {"outcomes", outcomes},
-          {"measured", result.measured}, {"reused", result.reused},
-          {"rounds", result.rounds},     {"out_of_budget", result.out_of_budget}};
+  return {{"run", records.run()},
+          {"resumed", records.resumed()},
+          {"winners", winners},
+          {"outcomes", outcomes},
+          {"measured", result.measured},
+          {"reused", result.reused},
+          {"rounds", result.rounds},
+          {"out_of_budget", result.out_of_budget},
+          {"cost",
+           {{"rounds_s", result.cost.rounds_s},
+            {"device_s", result.cost.device_s},
+            {"validating_s", result.cost.validating_s}}}};
+}
+
+nlohmann::json to_json(const Agreement& a) {
+  nlohmann::json picks = nlohmann::json::array();
+  for (const AgreedPick& pick : a.picks) {
+    picks.push_back({{"problem", pick.problem},
+                     {"span", pick.span},
+                     {"handoff", pick.handoff},
+                     {"regime", pick.regime},
+                     {"first", pick.first},
+                     {"second", pick.second},
+                     {"agrees", pick.agrees()},
+                     {"regret_pct", pick.regret_pct ? nlohmann::json(*pick.regret_pct)
+                                                    : nlohmann::json(nullptr)}});
+  }
+  return {{"picks", picks},
+          {"agreeing_share", a.agreeing_share()},
+          {"narrow_ties_share", a.narrow_ties_share()},
+          {"inconclusive_share", a.inconclusive_share()},
+          {"mean_regret_pct", a.mean_regret_pct()},
+          {"worst_regret_pct", a.worst_regret_pct()},
+          {"only_in_one", a.only_in_one}};
 }
 
 void require_release_build(bool any_build) {
@@ -108,6 +140,104 @@ std::function<void()> say_waiting(bool quiet) {
     last = now;
     say("waiting: another process measures on this device");
   };
+}
+
+/// A sweep with everything that its repetitions share.
+struct Prepared {
+  const Options& options;
+  const Spec& spec;
+  const Plan& plan;
+  const TargetAtHand& target;
+  const Toolchain& toolchain;
+  StartedWorker& started;
+  db::Store& store;
+  SweepOptions sweep;
+  ProgressLine& progress;
+
+  // What selects trials belongs to the run's identity: another filter is another run.
+  std::string command(int repetition) const {
+    return fmt::format(
+        "muse-tune sweep {} --target {} --timer {} --seed {}{}{}{}{}", options.config, target.name,
+        profiler::name(started.timer), sweep.seed,
+        options.stage.empty() ? "" : " --stage " + options.stage,
+        options.variant_glob.empty() ? "" : " --variant " + options.variant_glob,
+        options.shape_glob.empty() ? "" : " --shape " + options.shape_glob,
+        options.repeat == 0 ? "" : fmt::format(" --repeat {}/{}", repetition, options.repeat));
+  }
+};
+
+struct Swept {
+  db::Id run;
+  SweepResult result;
+  nlohmann::json json;
+};
+
+Swept sweep_once(Prepared& prepared, int repetition) {
+  const Plan& plan = prepared.plan;
+  const Hello& hello = prepared.started.hello;
+  Records records(prepared.store, prepared.spec, hello,
+                  {.command = prepared.command(repetition),
+                   .timer = std::string(profiler::name(prepared.started.timer)),
+                   .seed = prepared.sweep.seed,
+                   .base = key(plan.base)});
+  say(fmt::format("{} {} of {}, {}: {} shapes, base {}", records.resumed() ? "resuming run" : "run",
+                  records.run(), prepared.options.database, hello.device_class.model,
+                  plan.shapes.size(), key(plan.base)));
+  if (!prepared.target.host()) {
+    prepared.sweep.not_compiled =
+        prepare_kernels(plan, prepared.toolchain, records,
+                        {.architecture = prepared.target.device_class.isa,
+                         .stop = &stop_signal,
+                         .progress = compile_progress(prepared.progress)});
+    require_base(plan, prepared.sweep.not_compiled);
+  }
+  SweepOptions options = prepared.sweep;
+  options.fresh = prepared.options.repeat > 0;
+  options.repetition = repetition;
+  const double began_s = prepared.progress.elapsed_s();
+  Swept swept{.run = records.run(),
+              .result = sweep(plan, prepared.spec, records, *prepared.started.supervisor, hello,
+                              options, prepared.progress),
+              .json = {}};
+  prepared.progress.clear();
+  const SweepResult& result = swept.result;
+  swept.json = to_json(result, records);
+  if (!prepared.options.json) print(winners_table(result));
+  say(fmt::format("{} in {}: {}; measured {}, reused {}, {} rounds",
+                  records.resumed() ? "resumed" : "swept",
+                  format_seconds(prepared.progress.elapsed_s() - began_s), outcome_text(result),
+                  result.measured, result.reused, result.rounds));
+  if (result.rounds > 0) {
+    const MeasuringCost& cost = result.cost;
+    say(fmt::format("measuring took {:.1f} s, of that the device {:.1f} s; validating {:.1f} s",
+                    cost.rounds_s, cost.device_s, cost.validating_s));
+  }
+  return swept;
+}
+
+/// The repetition to start with: that which the last run was stopped in, else the first.
+int first_repetition(const Prepared& prepared) {
+  const std::optional<db::RunRow> last = prepared.store.last_run();
+  for (int i = 1; last && i <= prepared.options.repeat; ++i) {
+    if (last->status != "complete" && last->command == prepared.command(i)) return i;
+  }
+  return 1;
+}
+
+void say_why_it_ended(const Options& options, const SweepResult& result) {
+  if (result.stop_signal != 0) say("stopped; the same command goes on from here");
+  if (result.out_of_budget) say("the budget ended; the same command goes on from here");
+  if (!result.no_worker.empty()) {
+    say_error(
+        fmt::format("no worker starts any more: {}; nothing is lost, the same command goes on",
+                    result.no_worker));
+  } else if (result.device_lost) {
+    say_error("workers cannot be ended, or die whatever they run: the device needs a look");
+  }
+  const ExitCode code = exit_code(result);
+  if (code == ExitCode::kIncomplete || code == ExitCode::kGateFailed) {
+    say(fmt::format("why: muse-tune status --db {} --failures", options.database));
+  }
 }
 
 ExitCode run(const Options& options) {
@@ -135,57 +265,26 @@ ExitCode run(const Options& options) {
   worker.deadline = sweep_options.deadline_floor;
   worker.stop = &stop_signal;
   worker.on_wait = say_waiting(options.quiet);
-  const std::optional<StartedWorker> started = start_worker(worker, timer);
+  std::optional<StartedWorker> started = start_worker(worker, timer);
   if (!started) return exit_code(SweepResult{.stop_signal = stop_signal});
-  const Hello& hello = started->hello;
-  // What selects trials belongs to the run's identity: another filter is another run.
-  const std::string command =
-      fmt::format("muse-tune sweep {} --target {} --timer {} --seed {}{}{}{}", options.config,
-                  target.name, profiler::name(started->timer), sweep_options.seed,
-                  options.stage.empty() ? "" : " --stage " + options.stage,
-                  options.variant_glob.empty() ? "" : " --variant " + options.variant_glob,
-                  options.shape_glob.empty() ? "" : " --shape " + options.shape_glob);
-  Records records(store, spec, hello,
-                  {.command = command,
-                   .timer = std::string(profiler::name(started->timer)),
-                   .seed = sweep_options.seed,
-                   .base = key(plan->base)});
-  say(fmt::format("{} {} of {}, {}: {} shapes, base {}", records.resumed() ? "resuming run" : "run",
-                  records.run(), options.database, hello.device_class.model, plan->shapes.size(),
-                  key(plan->base)));
   ProgressLine progress(!options.quiet);
-  if (!target.host()) {
-    sweep_options.not_compiled = prepare_kernels(*plan, toolchain, records,
-                                                 {.architecture = target.device_class.isa,
-                                                  .stop = &stop_signal,
-                                                  .progress = compile_progress(progress)});
-    require_base(*plan, sweep_options.not_compiled);
+  Prepared prepared{options,  spec,  *plan,         target,  toolchain,
+                    *started, store, sweep_options, progress};
+  const int first = first_repetition(prepared);
+  std::vector<Swept> all;
+  for (int i = first; i == first || i <= options.repeat; ++i) {
+    all.push_back(sweep_once(prepared, i));
+    if (all.size() > 1) {
+      const Agreement agreed = agreement(store, all.front().run, all.back().run);
+      say(fmt::format("runs {} and {}: {}", all.front().run, all.back().run, text(agreed)));
+      all.back().json["agreement"] = to_json(agreed);
+    }
+    const SweepResult& result = all.back().result;
+    if (result.stop_signal != 0 || result.out_of_budget || result.device_lost) break;
   }
-  const SweepResult result =
-      sweep(*plan, spec, records, *started->supervisor, hello, sweep_options, progress);
-  progress.clear();
-  if (options.json) {
-    print_json("sweep", to_json(result, records));
-  } else {
-    print(winners_table(result));
-  }
-  say(fmt::format("{} in {}: {}; measured {}, reused {}, {} rounds",
-                  records.resumed() ? "resumed" : "swept", format_seconds(progress.elapsed_s()),
-                  outcome_text(result), result.measured, result.reused, result.rounds));
-  if (result.stop_signal != 0) say("stopped; the same command goes on from here");
-  if (result.out_of_budget) say("the budget ended; the same command goes on from here");
-  if (!result.no_worker.empty()) {
-    say_error(
-        fmt::format("no worker starts any more: {}; nothing is lost, the same command goes on",
-                    result.no_worker));
-  } else if (result.device_lost) {
-    say_error("workers cannot be ended, or die whatever they run: the device needs a look");
-  }
-  const ExitCode code = exit_code(result);
-  if (code == ExitCode::kIncomplete || code == ExitCode::kGateFailed) {
-    say(fmt::format("why: muse-tune status --db {} --failures", options.database));
-  }
-  return code;
+  if (options.json) print_json("sweep", all.back().json);
+  say_why_it_ended(options, all.back().result);
+  return exit_code(all.back().result);
 }
 
 }  // namespace
@@ -203,6 +302,9 @@ Command sweep_command() {
                        "where that is more")
             ->capture_default_str();
         app.add_option("--seed", options->seed, "Seed of inputs and orders; default: the config's");
+        app.add_option("--repeat", options->repeat,
+                       "Time all of it anew, that many times, and say how far the runs agree")
+            ->check(CLI::Range(1, 100));
         app.add_flag("--quiet", options->quiet, "No progress");
         app.add_flag("--any-build", options->any_build, "Sweep with a build that is no Release");
         add_json(app, options->json);

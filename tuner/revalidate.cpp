@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Other data into the memory that was timed, one run, and the end-to-end gate.
+#include "tuner/revalidate.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "profiler/statistics.h"
+#include "tuner/cases.h"
+#include "tuner/pairs.h"
+
+namespace muse::tuner {
+namespace {
+
+/// Attended keys that the float64 reference takes on the host.
+constexpr int64_t kReferenceBudget = 1'000'000;
+
+void upload_inputs(Arena& arena, const Inputs& inputs) {
+  for (const Arena::Area& area : arena.areas()) {
+    if (area.role != BufferRole::kInput) continue;
+    const std::span<const uint8_t> bytes = input_bytes(inputs, area.name);
+    if (!bytes.empty()) {
+      arena.upload(area.name, bytes.data(),
+                   std::min(area.bytes, static_cast<int64_t>(bytes.size())));
+    }
+  }
+}
+
+void poison_results(Arena& arena) {
+  for (const Arena::Area& area : arena.areas()) {
+    if (area.role == BufferRole::kHandoff || area.role == BufferRole::kOutput) {
+      arena.poison(area.name);
+    }
+  }
+}
+
+/// What the step writes into the caches, as the reference does or (null) as poison.
+void put_step_rows(Backend& backend, const Arena& arena, const Inputs& inputs,
+                   const reference::Prepared* prepared) {
+  const Problem& p = inputs.shape.problem;
+  const int64_t row_bytes = p.num_kv_heads * p.head_dim;
+  for (const bool keys : {true, false}) {
+    auto* cache = static_cast<uint8_t*>(arena.area(keys ? "k_cache" : "v_cache").address);
+    for (size_t n = 0; n < inputs.cache_loc.size(); ++n) {
+      uint8_t* row = cache + inputs.cache_loc[n] * row_bytes;
+      if (prepared == nullptr) {
+        backend.fill(row, kPoisonByte, row_bytes);
+      } else {
+        const std::vector<uint8_t>& rows = keys ? prepared->k8 : prepared->v8;
+        backend.upload(row, rows.data() + static_cast<int64_t>(n) * row_bytes, row_bytes);
+      }
+    }
+  }
+}
+
+AttentionTruth truth(Backend& backend, const Case& data, const Buffers& in) {
+  const Problem& problem = data.inputs.shape.problem;
+  if (auto computed = backend.attention_truth(problem, in)) {
+    AttentionTruth all{
+        .pairs = {}, .exact = std::move(computed->exact), .fa3 = std::move(computed->emulated)};
+    for (int64_t request = 0; request < problem.batch; ++request) {
+      for (int64_t head = 0; head < problem.num_q_heads; ++head)
+        all.pairs.push_back({request, head});
+    }
+    return all;
+  }
+  return sampled_truth(data, in, in.q8, kReferenceBudget);
+}
+
+}  // namespace
+
+Shape with_other_lengths(const Shape& shape, uint64_t seed) {
+  const Problem& p = shape.problem;
+  const std::vector<int64_t> old = contexts(shape.lengths, p.batch, p.q_len);
+  profiler::SplitMix random(seed);
+  Shape other = shape;
+  other.lengths = {.profile = Profile::kList,
+                   .page_order = PageOrder::kRandom,
+                   .seed = seed,
+                   .pool_bytes = 2 * pool_pages(shape) * p.page_size * p.num_kv_heads * p.head_dim};
+  for (const int64_t context : old) {
+    const auto most = static_cast<size_t>(context - p.q_len + 1);
+    other.lengths.list.push_back(p.q_len + static_cast<int64_t>(random.below(most)));
+  }
+  other.lengths.context = *std::max_element(other.lengths.list.begin(), other.lengths.list.end());
+  return other;
+}
+
+ValidationReport revalidate(Backend& backend, Arena& arena, const Shape& shape, uint64_t seed,
+                            const std::function<void()>& run) {
+  Case data;
+  data.inputs = make_inputs_without_caches(with_other_lengths(shape, seed), seed, Fill::kNormal);
+  const Inputs& inputs = data.inputs;
+  data.prepared = reference::prepare(shape.problem, inputs.view());
+  upload_inputs(arena, inputs);
+  poison_results(arena);
+  put_step_rows(backend, arena, inputs, nullptr);
+  run();
+  const std::vector<uint8_t> bytes = arena.download("out");
+  put_step_rows(backend, arena, inputs, &data.prepared);
+  arena.upload("q8", data.prepared.q8.data(), static_cast<int64_t>(data.prepared.q8.size()));
+  const Buffers in = arena.buffers(Handoff{.kind = HandoffKind::kO}, false);
+  const AttentionTruth exact = truth(backend, data, in);
+  const std::vector<double> expected = gated(shape.problem, inputs.view(), exact);
+  std::vector<uint16_t> out(bytes.size() / sizeof(uint16_t));
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+  const auto got =
+      of_pairs(shape.problem, exact.pairs, [&](size_t i) { return bf16_to_f32(out[i]); });
+  Judgement verdict = judge_end_to_end("out", expected, got);
+  ValidationReport report;
+  GateResult result{.gate = Gate::kEndToEnd,
+                    .fill = Fill::kNormal,
+                    .passed = !verdict.failure,
+                    .metrics = std::move(verdict.metrics),
+                    .failure = std::move(verdict.failure)};
+  result.metrics[kOtherDataSeed] = static_cast<double>(seed);
+  if (result.failure) {
+    report.outcome = Outcome::kIncorrect;
+    report.reason = "after it was timed, on other data: " + result.failure->text(result.gate);
+  }
+  report.gates.push_back(std::move(result));
+  return report;
+}
+
+}  // namespace muse::tuner
