@@ -38,7 +38,6 @@ struct Arena::Impl {
   Layout layout;
   std::deque<Area> areas;  // a deque: area() hands out references
   std::deque<TargetBlock> blocks = {};
-  TargetBlock band = {};       // as every guard band shall look
   size_t lent = 0, fixed = 0;  // areas: the lender's, and all that the arena was made with
   uint8_t guard_byte = kGuardByte;
 
@@ -48,9 +47,27 @@ struct Arena::Impl {
     return found == areas.end() ? nullptr : &*found;
   }
 
-  void guard(const Area& area) {
-    backend.fill(at(area.address, -kGuardBytes), guard_byte, kGuardBytes);
-    backend.fill(at(area.address, area.bytes), guard_byte, kGuardBytes);
+  struct Band {
+    size_t area;
+    int64_t start;  ///< bytes from the area's
+  };
+  /// The guard bands of the areas from `first` on.
+  std::vector<Band> bands(size_t first) const {
+    std::vector<Band> all;
+    for (size_t i = first; i < areas.size(); ++i) {
+      all.push_back({i, -kGuardBytes});
+      all.push_back({i, areas[i].bytes});
+    }
+    return all;
+  }
+  void guard(size_t first) {
+    std::vector<Put> puts;
+    for (const Band& band : bands(first)) {
+      puts.push_back({.target = at(areas[band.area].address, band.start),
+                      .bytes = kGuardBytes,
+                      .byte = guard_byte});
+    }
+    backend.put(puts);
   }
 
   /// The guard behind starts at the very next byte, so that one element too far is seen.
@@ -58,7 +75,7 @@ struct Arena::Impl {
     TargetBlock block(backend, bytes + 2 * kGuardBytes);
     areas.push_back({std::move(name), element, role, bytes, at(block.address(), kGuardBytes)});
     blocks.push_back(std::move(block));
-    guard(areas.back());
+    guard(areas.size() - 1);
     return areas.back();
   }
 
@@ -79,8 +96,6 @@ Layout layout(const Inputs& inputs) {
 
 Arena::Arena(Backend& backend, const Layout& layout, const Arena* lender)
     : impl_(new Impl{backend, layout, {}}) {
-  impl_->band = TargetBlock(backend, kGuardBytes);
-  backend.fill(impl_->band.address(), impl_->guard_byte, kGuardBytes);
   for (const char* name : {"k_cache", "v_cache"}) {
     if (lender) impl_->areas.push_back(lender->area(name));
   }
@@ -191,25 +206,25 @@ void Arena::download(std::string_view name, int64_t offset, void* host, int64_t 
 }
 
 std::optional<Arena::BrokenGuard> Arena::broken_guard() const {
-  for (size_t i = impl_->lent; i < impl_->areas.size(); ++i) {
-    const Area& area = impl_->areas[i];
-    for (const int64_t start : {-kGuardBytes, area.bytes}) {
-      const uint8_t* guard = at(area.address, start);
-      const int64_t bad =
-          impl_->backend.first_difference(guard, impl_->band.address(), kGuardBytes);
-      if (bad < 0) continue;
-      uint8_t got = 0;
-      impl_->backend.download(&got, guard + bad, 1);
-      return BrokenGuard{area.name, start + bad, got, impl_->guard_byte};
-    }
+  const std::vector<Impl::Band> bands = impl_->bands(impl_->lent);
+  std::vector<Compared> all;
+  for (const Impl::Band& band : bands) {
+    all.push_back({.got = at(impl_->areas[band.area].address, band.start),
+                   .bytes = kGuardBytes,
+                   .byte = impl_->guard_byte});
   }
-  return std::nullopt;
+  const auto bad = impl_->backend.first_difference(all);
+  if (!bad) return std::nullopt;
+  const Impl::Band& band = bands[bad->index];
+  uint8_t got = 0;
+  impl_->backend.download(&got, static_cast<const uint8_t*>(all[bad->index].got) + bad->offset, 1);
+  return BrokenGuard{impl_->areas[band.area].name, band.start + bad->offset, got,
+                     impl_->guard_byte};
 }
 
 void Arena::repair_guards(uint8_t byte) {
   impl_->guard_byte = byte;
-  impl_->backend.fill(impl_->band.address(), byte, kGuardBytes);
-  for (size_t i = impl_->lent; i < impl_->areas.size(); ++i) impl_->guard(impl_->areas[i]);
+  impl_->guard(impl_->lent);
 }
 
 }  // namespace muse::tuner

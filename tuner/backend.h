@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -58,6 +59,24 @@ class Program {
   virtual std::vector<std::string> kernels() const = 0;
 };
 
+/// Bytes to be put somewhere on the target: from elsewhere there, not overlapping, or (source null)
+/// one byte over and over.
+struct Put {
+  void* target = nullptr;
+  const void* source = nullptr;
+  int64_t bytes = 0;
+  uint8_t byte = 0;
+};
+
+/// Bytes on the target, and what they should be: others there, or (expected null) one byte over and
+/// over.
+struct Compared {
+  const void* got = nullptr;
+  const void* expected = nullptr;
+  int64_t bytes = 0;
+  uint8_t byte = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -72,11 +91,22 @@ class Backend {
   virtual void release(void* address) = 0;
   virtual void upload(void* target, const void* host, int64_t bytes) = 0;
   virtual void download(void* host, const void* target, int64_t bytes) = 0;
-  virtual void fill(void* target, uint8_t byte, int64_t bytes) = 0;
-  /// Both on the target, not overlapping.
-  virtual void copy(void* target, const void* source, int64_t bytes) = 0;
-  /// Offset of the first byte that differs, both on the target; -1 where none does.
-  virtual int64_t first_difference(const void* a, const void* b, int64_t bytes) = 0;
+  /// All of them, in any order: none overlaps another one's target.
+  virtual void put(std::span<const Put> puts) = 0;
+  /// Where the first byte that differs is: in which of `all`, and how far into it.
+  struct Difference {
+    size_t index;
+    int64_t offset;
+  };
+  virtual std::optional<Difference> first_difference(std::span<const Compared> all) = 0;
+  void fill(void* target, uint8_t byte, int64_t bytes) {
+    const Put one{.target = target, .bytes = bytes, .byte = byte};
+    put({&one, 1});
+  }
+  void copy(void* target, const void* source, int64_t bytes) {
+    const Put one{.target = target, .source = source, .bytes = bytes};
+    put({&one, 1});
+  }
   /// Waits for everything enqueued; throws DeviceFault where the device reports one.
   virtual void synchronize() = 0;
 

@@ -102,33 +102,40 @@ const std::vector<uint8_t>& ChainRun::bytes_of(std::string_view name) {
 
 void ChainRun::restore(bool redirected) {
   redirected_ = redirected;
+  std::vector<Put> puts;
+  const auto poison = [&](const Arena::Area& area) {
+    puts.push_back({.target = area.address, .bytes = area.bytes, .byte = kPoisonByte});
+  };
+  const auto bring = [&](const Arena::Area& area, const TargetCopy& source) {
+    puts.push_back({.target = area.address, .source = source.address(), .bytes = source.bytes()});
+  };
   for (const Arena::Area& area : areas_) {
     switch (area.role) {
-      case BufferRole::kInput: {
-        const TargetCopy& source = input(area.name);
-        backend_.copy(area.address, source.address(), source.bytes());
+      case BufferRole::kInput:
+        bring(area, input(area.name));
         break;
-      }
       case BufferRole::kInOut:
-        restore_cache(area);
+        bring(area, image(area.name));
         break;
       case BufferRole::kHandoff: {
         const auto fed = feed_.buffers.find(plain_name(area));
         if (fed == feed_.buffers.end()) {
-          arena_.poison(area.name);
+          poison(area);
         } else {
-          backend_.copy(area.address, fed->second.address(), fed->second.bytes());
+          bring(area, fed->second);
         }
         break;
       }
       case BufferRole::kOutput:
       case BufferRole::kTap:
-        arena_.poison(area.name);
+        poison(area);
         break;
       case BufferRole::kWorkspace:
         break;
     }
   }
+  backend_.put(puts);
+  poison_step_rows();
   arena_.repair_guards(runs_++ % 2 == 0 ? kGuardByte : kOtherGuardByte);
   read_.clear();
   partials_read_ = false;
@@ -143,14 +150,19 @@ const TargetCopy& ChainRun::image(std::string_view name) const {
   return name == "k_cache" ? stand_.caches->k : stand_.caches->v;
 }
 
-void ChainRun::restore_cache(const Arena::Area& area) {
-  backend_.copy(area.address, image(area.name).address(), area.bytes);
-  for (const int64_t row : poisoned_rows(*stand_.data, kind_)) {
-    backend_.fill(at(area.address, row * row_bytes_), kPoisonByte, row_bytes_);
+void ChainRun::poison_step_rows() {
+  std::vector<Put> puts;
+  for (const char* name : {"k_cache", "v_cache"}) {
+    for (const int64_t row : poisoned_rows(*stand_.data, kind_)) {
+      puts.push_back({.target = at(area(name).address, row * row_bytes_),
+                      .bytes = row_bytes_,
+                      .byte = kPoisonByte});
+    }
   }
+  backend_.put(puts);
 }
 
-void ChainRun::make_nan(const NanValues& values) {
+Put ChainRun::nan_at(const NanValues& values) const {
   const Problem& p = stand_.problem();
   const Inputs& in = stand_.data->inputs;
   const int64_t column = values.kv_head * p.head_dim, b = values.request;
@@ -159,12 +171,14 @@ void ChainRun::make_nan(const NanValues& values) {
   if (of_step >= 0 && !sight_.q8.empty()) {
     const int64_t before_values = (p.num_q_heads + p.num_kv_heads) * p.head_dim;
     const int64_t element = (b * p.q_len + of_step) * p.qkv_width() + before_values + column;
-    backend_.fill(at(area("qkv").address, element * 2), kPoisonByte, nan_dims(p) * 2);
-    return;
+    return {.target = at(area("qkv").address, element * 2),
+            .bytes = nan_dims(p) * 2,
+            .byte = kPoisonByte};
   }
   // Of either sign.
-  backend_.fill(at(area("v_cache").address, in.row(b, values.key) * row_bytes_ + column),
-                of_step >= 0 ? kPoisonByte : kForeignRowByte, nan_dims(p));
+  return {.target = at(area("v_cache").address, in.row(b, values.key) * row_bytes_ + column),
+          .bytes = nan_dims(p),
+          .byte = of_step >= 0 ? kPoisonByte : kForeignRowByte};
 }
 
 void ChainRun::run(bool redirected, bool taps, const Announce& announce) {
@@ -174,7 +188,9 @@ void ChainRun::run(bool redirected, bool taps, const Announce& announce) {
 
 void ChainRun::run_with_nan(const std::vector<NanValues>& values, const Announce& announce) {
   restore(false);
-  for (const NanValues& each : values) make_nan(each);
+  std::vector<Put> puts;
+  for (const NanValues& each : values) puts.push_back(nan_at(each));
+  backend_.put(puts);
   launch_all(false, announce);
 }
 
@@ -219,6 +235,12 @@ void ChainRun::run_overlapping(const std::vector<std::unique_ptr<Program>>& prog
   backend_.synchronize();
 }
 
+int64_t ChainRun::first_difference(const void* got, const void* expected, int64_t bytes) const {
+  const Compared one{got, expected, bytes};
+  const auto found = backend_.first_difference({&one, 1});
+  return found ? found->offset : -1;
+}
+
 GateFailure ChainRun::difference(const Arena::Area& area, int64_t offset, const void* expected,
                                  std::string_view what) const {
   const int64_t size = size_bytes(area.element), index = offset / size;
@@ -240,11 +262,15 @@ std::optional<GateFailure> ChainRun::disturbed() {
                        .expected = static_cast<double>(broken->expected),
                        .what = "guard band broken; the index counts bytes from the buffer's start"};
   }
+  std::vector<const Arena::Area*> inputs;
+  std::vector<Compared> all;
   for (const Arena::Area& area : areas_) {
     if (area.role != BufferRole::kInput) continue;
-    const void* expected = input(area.name).address();
-    const int64_t bad = backend_.first_difference(area.address, expected, area.bytes);
-    if (bad >= 0) return difference(area, bad, expected, "input modified");
+    inputs.push_back(&area);
+    all.push_back({area.address, input(area.name).address(), area.bytes});
+  }
+  if (const auto bad = backend_.first_difference(all)) {
+    return difference(*inputs[bad->index], bad->offset, all[bad->index].expected, "input modified");
   }
   const reference::Prepared& prepared = stand_.data->prepared;
   if (auto failure = changed_cache("k_cache", prepared.k8, step_k_)) return failure;
@@ -260,9 +286,7 @@ std::optional<GateFailure> ChainRun::changed_cache(std::string_view name,
   constexpr std::string_view kChanged = "cache row outside cache_loc changed";
   const Arena::Area& cache = area(name);
   const void* expected = image(name).address();
-  const auto compare = [&] {
-    return backend_.first_difference(cache.address, expected, cache.bytes);
-  };
+  const auto compare = [&] { return first_difference(cache.address, expected, cache.bytes); };
   const bool writes = !sight_.q8.empty();
   if (kind_ != CaseKind::kIndependent || !writes) {
     const int64_t bad = compare();
@@ -273,20 +297,24 @@ std::optional<GateFailure> ChainRun::changed_cache(std::string_view name,
   const std::vector<int64_t>& rows = stand_.data->inputs.cache_loc;
   const int64_t bytes = static_cast<int64_t>(rows.size()) * row_bytes_;
   void* aside = bench_.staging(bytes);
-  const auto each_row = [&](const auto& visit) {
+  const auto each_row = [&](const auto& put) {
+    std::vector<Put> puts;
     for (size_t n = 0; n < rows.size(); ++n) {
-      visit(at(aside, static_cast<int64_t>(n) * row_bytes_), rows[n] * row_bytes_);
+      puts.push_back(put(at(aside, static_cast<int64_t>(n) * row_bytes_), rows[n] * row_bytes_));
     }
+    backend_.put(puts);
   };
-  each_row(
-      [&](void* kept, int64_t row) { backend_.copy(kept, at(cache.address, row), row_bytes_); });
+  each_row([&](void* kept, int64_t row) {
+    return Put{.target = kept, .source = at(cache.address, row), .bytes = row_bytes_};
+  });
   each_row([&](void*, int64_t row) {
-    backend_.copy(at(cache.address, row), at(expected, row), row_bytes_);
+    return Put{.target = at(cache.address, row), .source = at(expected, row), .bytes = row_bytes_};
   });
   const int64_t bad = compare();
   if (bad >= 0) return difference(cache, bad, expected, kChanged);
-  each_row(
-      [&](void* kept, int64_t row) { backend_.copy(at(cache.address, row), kept, row_bytes_); });
+  each_row([&](void* kept, int64_t row) {
+    return Put{.target = at(cache.address, row), .source = kept, .bytes = row_bytes_};
+  });
   step.resize(static_cast<size_t>(bytes));
   backend_.download(step.data(), aside, bytes);
   return std::nullopt;
@@ -395,7 +423,7 @@ std::optional<GateFailure> ChainRun::differs(const Products& other, std::string_
   for (const Product& product : other.buffers) {
     const Arena::Area& mine = area(product.buffer);
     const void* theirs = product.bytes.address();
-    const int64_t bad = backend_.first_difference(mine.address, theirs, mine.bytes);
+    const int64_t bad = first_difference(mine.address, theirs, mine.bytes);
     if (bad < 0) continue;
     const bool partial = product.buffer == "partial_o" || product.buffer == "partial_lse";
     if (!partial) return difference(mine, bad, theirs, what);

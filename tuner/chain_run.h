@@ -88,13 +88,14 @@ class ChainRun {
   const Arena::Area& area(std::string_view name) const;
   const std::vector<uint8_t>& bytes_of(std::string_view name);
   void restore(bool redirected);
-  void make_nan(const NanValues& values);
+  /// What makes them NaN for this chain.
+  Put nan_at(const NanValues& values) const;
   /// Binds and runs on what is there.
   void launch_all(bool taps, const Announce& announce);
   /// All programs as one graph with programmatic edges, where the target has graphs.
   void run_overlapping(const std::vector<std::unique_ptr<Program>>& programs,
                        const Announce& announce);
-  void restore_cache(const Arena::Area& area);
+  void poison_step_rows();
   const TargetCopy& input(std::string_view name) const;
   const TargetCopy& image(std::string_view name) const;
   std::optional<GateFailure> changed_cache(std::string_view name,
@@ -104,6 +105,8 @@ class ChainRun {
   std::optional<GateFailure> unwritten_rows(std::string_view name,
                                             const std::vector<uint8_t>& rows) const;
   std::optional<GateFailure> differing_partials(const Products& other, std::string_view what);
+  /// Offset of the first byte; -1 where none differs.
+  int64_t first_difference(const void* got, const void* expected, int64_t bytes) const;
   /// Of the element at that byte of an area, against other bytes on the target.
   GateFailure difference(const Arena::Area& area, int64_t offset, const void* expected,
                          std::string_view what) const;

@@ -15,8 +15,8 @@
 #include "profiler/device_kernels.h"
 #include "profiler/event_sampler.h"
 #include "tuner/backend.h"
-#include "tuner/cuda_difference.h"
 #include "tuner/cuda_error.h"
+#include "tuner/cuda_memory.h"
 #include "tuner/cuda_program.h"
 #include "tuner/cuda_tensor_map.h"
 #include "tuner/cuda_truth.h"
@@ -151,22 +151,34 @@ class CudaBackend final : public Backend {
     copy(host, target, bytes, cudaMemcpyDeviceToHost);
     synchronize();
   }
-  void fill(void* target, uint8_t byte, int64_t bytes) override {
-    if (bytes <= 0) return;
-    check(cudaMemsetAsync(target, byte, static_cast<size_t>(bytes), stream_.get()),
-          "filling device memory");
+  void put(std::span<const Put> puts) override {
+    pieces_.clear();
+    for (const Put& one : puts) add_pieces(one.target, one.source, one.bytes, one.byte);
+    if (pieces_.empty()) return;
+    check(static_cast<cudaError_t>(
+              enqueue_put(upload_pieces(), static_cast<int64_t>(pieces_.size()), stream_.get())),
+          "filling and copying device memory");
   }
-  void copy(void* target, const void* source, int64_t bytes) override {
-    copy(target, source, bytes, cudaMemcpyDeviceToDevice);
-  }
-  int64_t first_difference(const void* a, const void* b, int64_t bytes) override {
-    fill(difference_, 0xFF, sizeof *difference_);
-    check(
-        static_cast<cudaError_t>(enqueue_first_difference(a, b, bytes, difference_, stream_.get())),
-        "comparing device memory");
-    int64_t offset = -1;  // all bits set, as the device's word where nothing differs
-    download(&offset, difference_, sizeof offset);
-    return offset;
+  std::optional<Difference> first_difference(std::span<const Compared> all) override {
+    pieces_.clear();
+    for (const Compared& one : all) {
+      add_pieces(const_cast<void*>(one.got), one.expected, one.bytes, one.byte);
+    }
+    if (pieces_.empty()) return std::nullopt;
+    check(cudaMemsetAsync(difference_, 0xFF, sizeof *difference_, stream_.get()),
+          "preparing to compare device memory");
+    check(static_cast<cudaError_t>(enqueue_first_difference(
+              upload_pieces(), static_cast<int64_t>(pieces_.size()), difference_, stream_.get())),
+          "comparing device memory");
+    int64_t position = -1;  // all bits set, as the device's word where nothing differs
+    download(&position, difference_, sizeof position);
+    if (position < 0) return std::nullopt;
+    for (size_t i = 0; i < all.size(); ++i) {
+      const int64_t bytes = std::max<int64_t>(all[i].bytes, 0);
+      if (position < bytes) return Difference{i, position};
+      position -= bytes;
+    }
+    throw std::logic_error("a difference beyond all that was compared");
   }
   /// Whatever shows here went wrong on the device, whose context is lost with it.
   void synchronize() override {
@@ -220,6 +232,28 @@ class CudaBackend final : public Backend {
     if (!device_class) throw_no_device(static_cast<cudaError_t>(device_class.error()), device);
     return *std::move(device_class);
   }
+  void add_pieces(void* target, const void* source, int64_t bytes, uint8_t byte) {
+    uint64_t position = pieces_.empty() ? 0 : pieces_.back().position + pieces_.back().bytes;
+    for (int64_t at = 0; at < bytes; at += kPieceBytes) {
+      const int64_t length = std::min(kPieceBytes, bytes - at);
+      pieces_.push_back({static_cast<uint8_t*>(target) + at,
+                         source ? static_cast<const uint8_t*>(source) + at : nullptr,
+                         static_cast<uint32_t>(length), byte, position});
+      position += static_cast<uint64_t>(length);
+    }
+  }
+  /// Where the device finds them; until the next upload.
+  const MemoryPiece* upload_pieces() {
+    const auto bytes = static_cast<int64_t>(pieces_.size() * sizeof(MemoryPiece));
+    if (bytes > pieces_bytes_) {
+      if (device_pieces_) release(device_pieces_);  // waits for whoever still reads it
+      device_pieces_ = nullptr;
+      device_pieces_ = static_cast<MemoryPiece*>(allocate(bytes));
+      pieces_bytes_ = bytes;
+    }
+    upload(device_pieces_, pieces_.data(), bytes);
+    return device_pieces_;
+  }
   void copy(void* target, const void* source, int64_t bytes, cudaMemcpyKind kind) {
     if (bytes <= 0) return;
     check(cudaMemcpyAsync(target, source, static_cast<size_t>(bytes), kind, stream_.get()),
@@ -235,6 +269,9 @@ class CudaBackend final : public Backend {
   profiler::DeviceInstance instance_;
   TensorMapEncoder encoder_;
   unsigned long long* difference_ = nullptr;
+  std::vector<MemoryPiece> pieces_;
+  MemoryPiece* device_pieces_ = nullptr;
+  int64_t pieces_bytes_ = 0;
   std::optional<CudaSampler> sampler_;
   DeviceLimits limits_;
   std::optional<profiler::DeviceCache> cache_;

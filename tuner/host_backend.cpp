@@ -95,6 +95,21 @@ int64_t available_bytes() {
       fmt::format("out of host memory: {} bytes requested, {} available", requested, available));
 }
 
+/// Offset of the first byte that differs; -1 where none does.
+int64_t differs_at(const Compared& one) {
+  const auto* got = static_cast<const uint8_t*>(one.got);
+  const auto* expected = static_cast<const uint8_t*>(one.expected);
+  const auto bytes = static_cast<size_t>(std::max<int64_t>(one.bytes, 0));
+  if (bytes == 0) return -1;
+  if (!expected) {
+    // Equal to its neighbour throughout, and the first as wanted: faster than byte by byte.
+    if (got[0] == one.byte && std::memcmp(got, got + 1, bytes - 1) == 0) return -1;
+    return std::find_if(got, got + bytes, [&](uint8_t byte) { return byte != one.byte; }) - got;
+  }
+  if (std::memcmp(got, expected, bytes) == 0) return -1;
+  return std::mismatch(got, got + bytes, expected).first - got;
+}
+
 class HostProgram final : public Program {
  public:
   HostProgram(const Variant& variant, std::vector<Arguments> arguments)
@@ -148,16 +163,22 @@ class HostBackend final : public Backend {
   void download(void* host, const void* target, int64_t bytes) override {
     copy(host, target, bytes);
   }
-  void fill(void* target, uint8_t byte, int64_t bytes) override {
-    std::memset(target, byte, static_cast<size_t>(bytes));
+  void put(std::span<const Put> puts) override {
+    for (const Put& one : puts) {
+      if (one.bytes <= 0) continue;
+      if (one.source) {
+        std::memcpy(one.target, one.source, static_cast<size_t>(one.bytes));
+      } else {
+        std::memset(one.target, one.byte, static_cast<size_t>(one.bytes));
+      }
+    }
   }
-  void copy(void* target, const void* source, int64_t bytes) override {
-    if (bytes > 0) std::memcpy(target, source, static_cast<size_t>(bytes));
-  }
-  int64_t first_difference(const void* a, const void* b, int64_t bytes) override {
-    if (bytes <= 0 || std::memcmp(a, b, static_cast<size_t>(bytes)) == 0) return -1;
-    const auto* first = static_cast<const uint8_t*>(a);
-    return std::mismatch(first, first + bytes, static_cast<const uint8_t*>(b)).first - first;
+  std::optional<Difference> first_difference(std::span<const Compared> all) override {
+    for (size_t i = 0; i < all.size(); ++i) {
+      const int64_t offset = differs_at(all[i]);
+      if (offset >= 0) return Difference{i, offset};
+    }
+    return std::nullopt;
   }
   void synchronize() override {}  // a launch has run to its end when it returns
 

@@ -8,23 +8,14 @@
 #include "profiler/statistics.h"
 #include "tuner/cases.h"
 #include "tuner/pairs.h"
+#include "tuner/target_memory.h"
+#include "tuner/timed_data.h"
 
 namespace muse::tuner {
 namespace {
 
 /// Attended keys that the float64 reference takes on the host.
 constexpr int64_t kReferenceBudget = 1'000'000;
-
-void upload_inputs(Arena& arena, const Inputs& inputs) {
-  for (const Arena::Area& area : arena.areas()) {
-    if (area.role != BufferRole::kInput) continue;
-    const std::span<const uint8_t> bytes = input_bytes(inputs, area.name);
-    if (!bytes.empty()) {
-      arena.upload(area.name, bytes.data(),
-                   std::min(area.bytes, static_cast<int64_t>(bytes.size())));
-    }
-  }
-}
 
 void poison_results(Arena& arena) {
   for (const Arena::Area& area : arena.areas()) {
@@ -34,23 +25,23 @@ void poison_results(Arena& arena) {
   }
 }
 
-/// What the step writes into the caches, as the reference does or (null) as poison.
-void put_step_rows(Backend& backend, const Arena& arena, const Inputs& inputs,
-                   const reference::Prepared* prepared) {
+/// Into the rows of a cache that the step writes: `rows`, [T, Hkv, D] on the target, or (null)
+/// poison.
+void put_step_rows(Backend& backend, const Arena& arena, std::string_view cache,
+                   const Inputs& inputs, const void* rows) {
   const Problem& p = inputs.shape.problem;
   const int64_t row_bytes = p.num_kv_heads * p.head_dim;
-  for (const bool keys : {true, false}) {
-    auto* cache = static_cast<uint8_t*>(arena.area(keys ? "k_cache" : "v_cache").address);
-    for (size_t n = 0; n < inputs.cache_loc.size(); ++n) {
-      uint8_t* row = cache + inputs.cache_loc[n] * row_bytes;
-      if (prepared == nullptr) {
-        backend.fill(row, kPoisonByte, row_bytes);
-      } else {
-        const std::vector<uint8_t>& rows = keys ? prepared->k8 : prepared->v8;
-        backend.upload(row, rows.data() + static_cast<int64_t>(n) * row_bytes, row_bytes);
-      }
-    }
+  auto* first = static_cast<uint8_t*>(arena.area(cache).address);
+  std::vector<Put> puts;
+  for (size_t n = 0; n < inputs.cache_loc.size(); ++n) {
+    puts.push_back(
+        {.target = first + inputs.cache_loc[n] * row_bytes,
+         .source = rows ? static_cast<const uint8_t*>(rows) + static_cast<int64_t>(n) * row_bytes
+                        : nullptr,
+         .bytes = row_bytes,
+         .byte = kPoisonByte});
   }
+  backend.put(puts);
 }
 
 AttentionTruth truth(Backend& backend, const Case& data, const Buffers& in) {
@@ -94,10 +85,14 @@ ValidationReport revalidate(Backend& backend, Arena& arena, const Shape& shape, 
   data.prepared = reference::prepare(shape.problem, inputs.view());
   upload_inputs(arena, inputs);
   poison_results(arena);
-  put_step_rows(backend, arena, inputs, nullptr);
+  for (const char* cache : {"k_cache", "v_cache"}) {
+    put_step_rows(backend, arena, cache, inputs, nullptr);
+  }
   run();
   const std::vector<uint8_t> bytes = arena.download("out");
-  put_step_rows(backend, arena, inputs, &data.prepared);
+  const TargetCopy k8(backend, data.prepared.k8), v8(backend, data.prepared.v8);
+  put_step_rows(backend, arena, "k_cache", inputs, k8.address());
+  put_step_rows(backend, arena, "v_cache", inputs, v8.address());
   arena.upload("q8", data.prepared.q8.data(), static_cast<int64_t>(data.prepared.q8.size()));
   const Buffers in = arena.buffers(Handoff{.kind = HandoffKind::kO}, false);
   const AttentionTruth exact = truth(backend, data, in);

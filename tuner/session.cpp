@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "profiler/nvtx.h"
-#include "tuner/inputs.h"
 #include "tuner/plan.h"
 #include "tuner/revalidate.h"
+#include "tuner/timed_data.h"
 #include "tuner/validate.h"
 
 namespace muse::tuner {
@@ -86,15 +86,14 @@ struct Session::Shaped {
     arenas.clear();
     rotates = rotating;
     if (!rotating) {
-      arenas.push_back(std::make_unique<Arena>(backend, make_inputs(shape, seed, Fill::kNormal)));
+      arenas.push_back(make_timed_arena(backend, shape, seed));
       return;
     }
     const int64_t copies = rotating_copies(shape, backend.device_class().l2_bytes);
     for (int64_t copy = 0; copy < copies; ++copy) {
       Shape other = compact(shape);
       other.lengths.seed += static_cast<uint64_t>(copy);
-      arenas.push_back(std::make_unique<Arena>(
-          backend, make_inputs(other, seed + static_cast<uint64_t>(copy), Fill::kNormal)));
+      arenas.push_back(make_timed_arena(backend, other, seed + static_cast<uint64_t>(copy)));
     }
   }
 
@@ -229,6 +228,7 @@ Session::Shaped& Session::shaped(const Shape& shape, uint64_t seed, bool rotatin
   if (!shaped_ || shaped_->shape != shape || shaped_->seed != seed) {
     shaped_.reset();
     shaped_ = std::make_unique<Shaped>(*backend_, shape, seed);
+    turn_time_ = {};
   }
   if (shaped_->has_arenas(rotating)) return *shaped_;
   if (backend_->target() == TargetKind::kHost) bench_.reset();  // as in judge()
@@ -433,6 +433,13 @@ std::vector<RoundReply::Round> Session::back_to_back(const RoundRequest& request
   return rounds;
 }
 
+/// How many rounds of so many turns fit into a batch, by the time that the last turns took.
+size_t Session::batch_rounds(size_t turns) const {
+  if (turn_time_.count() == 0) return 1;
+  const auto fitting = static_cast<size_t>(kBatchTime / turn_time_);
+  return std::max<size_t>(std::min(fitting, kBatchSamples) / turns, 1);
+}
+
 Reply Session::rounds(const RoundRequest& request) {
   using Clock = std::chrono::steady_clock;
   const profiler::NvtxRange range("rounds " + request.shape);
@@ -462,7 +469,7 @@ Reply Session::rounds(const RoundRequest& request) {
   }
   const auto start = Clock::now();
   std::span<const Order> open(request.orders);
-  size_t count = 1;
+  size_t count = batch_rounds(open.front().size());
   while (!open.empty() && (reply.rounds.empty() || Clock::now() - start < kRequestTime)) {
     const auto began = Clock::now();
     const std::span<const Order> now = open.first(std::min(count, open.size()));
@@ -471,9 +478,9 @@ Reply Session::rounds(const RoundRequest& request) {
                            : back_to_back(request, bounds, now, reply.device_ns);
     std::move(rounds.begin(), rounds.end(), std::back_inserter(reply.rounds));
     open = open.subspan(now.size());
-    const auto each = (Clock::now() - began) / static_cast<int64_t>(now.size());
-    count = std::clamp<size_t>(static_cast<size_t>(kBatchTime / std::max(each, kShortest)), 1,
-                               std::max<size_t>(kBatchSamples / now.front().size(), 1));
+    const size_t turns = now.size() * now.front().size();
+    turn_time_ = std::max(kShortest, (Clock::now() - began) / static_cast<int64_t>(turns));
+    count = batch_rounds(now.front().size());
   }
   publisher_.at(-1, -1, -1);
   return reply;

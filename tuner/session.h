@@ -3,6 +3,7 @@
 // runs a round or a validation on it.
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <span>
@@ -59,6 +60,7 @@ class Session {
   profiler::Work work(const Bound& bound, int index, bool cold);
   RoundReply::One take(const RoundRequest& request, const Bound& bound, int index,
                        double& device_ns);
+  size_t batch_rounds(size_t turns) const;
   std::vector<RoundReply::Round> one_by_one(const RoundRequest& request,
                                             const std::map<int, Bound*>& bounds,
                                             std::span<const Order> orders, double& device_ns);
@@ -76,6 +78,7 @@ class Session {
   const Registry& registry_;
   std::unique_ptr<Shaped> shaped_;
   std::unique_ptr<ValidationBench> bench_;
+  std::chrono::nanoseconds turn_time_{0};  ///< of the last rounds, wall; 0 = none yet
 };
 
 }  // namespace muse::tuner

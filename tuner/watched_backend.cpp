@@ -61,14 +61,9 @@ class WatchedBackend final : public Backend {
   void download(void* host, const void* target, int64_t bytes) override {
     inner_.download(host, target, bytes);
   }
-  void fill(void* target, uint8_t byte, int64_t bytes) override {
-    inner_.fill(target, byte, bytes);
-  }
-  void copy(void* target, const void* source, int64_t bytes) override {
-    inner_.copy(target, source, bytes);
-  }
-  int64_t first_difference(const void* a, const void* b, int64_t bytes) override {
-    return inner_.first_difference(a, b, bytes);
+  void put(std::span<const Put> puts) override { inner_.put(puts); }
+  std::optional<Difference> first_difference(std::span<const Compared> all) override {
+    return inner_.first_difference(all);
   }
   void synchronize() override {
     const OnTheClock clock(publisher_);

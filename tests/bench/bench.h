@@ -20,4 +20,8 @@ void register_candidate(const std::string& candidate_key, const std::string& sha
 /// Throws std::runtime_error with the reason where there is no GPU, no run or no cubin.
 void register_pipelines(const std::string& database, const std::string& cache);
 
+/// Registers an empty kernel, spins of 3 to 300 us and reads of 25 and 200 MiB, each behind a flush,
+/// by CUPTI or, where another tool holds it, by events. Throws std::runtime_error without a GPU.
+void register_kernels();
+
 }  // namespace muse::bench

@@ -17,13 +17,14 @@ namespace {
 constexpr const char* kUsage =
     "usage: muse-bench [--benchmark_...]\n"
     "       muse-bench --candidate KEY [--candidate KEY ...] --shape KEY [--benchmark_...]\n"
+    "       muse-bench --kernels [--benchmark_...]\n"
     "       muse-bench --pipelines DATABASE --cache FOLDER [--benchmark_...]\n";
 
 struct Options {
   std::vector<std::string> candidates;
   std::string shape, database, cache;
   std::vector<char*> rest;  ///< for Google Benchmark
-  bool wrong = false;
+  bool kernels = false, wrong = false;
 };
 
 Options parse(int argc, char** argv) {
@@ -33,7 +34,9 @@ Options parse(int argc, char** argv) {
   for (int i = 0; i < argc; ++i) {
     const bool candidate = std::strcmp(argv[i], "--candidate") == 0;
     const auto option = single.find(argv[i]);
-    if (!candidate && option == single.end()) {
+    if (std::strcmp(argv[i], "--kernels") == 0) {
+      options.kernels = true;
+    } else if (!candidate && option == single.end()) {
       options.rest.push_back(argv[i]);
     } else if (i + 1 == argc) {
       options.wrong = true;
@@ -58,7 +61,9 @@ int main(int argc, char** argv) try {
     std::fputs(kUsage, stderr);
     return 2;
   }
-  if (!options.database.empty()) {
+  if (options.kernels) {
+    muse::bench::register_kernels();
+  } else if (!options.database.empty()) {
     muse::bench::register_pipelines(options.database, options.cache);
   } else if (options.candidates.empty()) {
     muse::bench::register_harness(MUSE_SOURCE_DIR);

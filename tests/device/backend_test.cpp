@@ -123,6 +123,21 @@ TEST_F(Device, MemoryKeepsWhatIsPutThere) {
   backend_->copy(b, a, kBytes);
   backend_->download(back.data(), b, kBytes);
   EXPECT_EQ(back, pattern);
+  // Many rows at once, from elsewhere and of one byte.
+  std::vector<Put> puts;
+  for (int64_t row = 0; row < 3000; ++row) {
+    puts.push_back({.target = b + row * 300, .source = a + row * 300 + 1, .bytes = 128});
+    puts.push_back({.target = b + row * 300 + 128, .bytes = 100, .byte = 0x11});
+  }
+  backend_->put(puts);
+  backend_->download(back.data(), b, kBytes);
+  for (int64_t row = 0; row < 3000; ++row) {
+    const auto at = back.begin() + row * 300;
+    ASSERT_TRUE(std::equal(at, at + 128, pattern.begin() + row * 300 + 1)) << row;
+    ASSERT_EQ(std::count(at + 128, at + 228, 0x11), 100) << row;
+    ASSERT_TRUE(std::equal(at + 228, at + 300, pattern.begin() + row * 300 + 228)) << row;
+  }
+  backend_->copy(b, a, kBytes);
   backend_->fill(b, 0x5A, 7);
   backend_->download(back.data(), b, kBytes);
   EXPECT_EQ(std::count(back.begin(), back.begin() + 7, 0x5A), 7);
@@ -137,15 +152,28 @@ TEST_F(Device, TheFirstDifferenceIsFoundToTheByte) {
   auto* b = static_cast<uint8_t*>(backend_->allocate(kBytes));
   backend_->fill(a, 0, kBytes);
   backend_->fill(b, 0, kBytes);
-  EXPECT_EQ(backend_->first_difference(a, b, kBytes), -1);
-  EXPECT_EQ(backend_->first_difference(a, b, 0), -1);
+  const auto first_difference = [&](const void* got, const void* expected, int64_t bytes) {
+    const Compared one{got, expected, bytes};
+    const auto found = backend_->first_difference({&one, 1});
+    return found ? found->offset : -1;
+  };
+  EXPECT_EQ(first_difference(a, b, kBytes), -1);
+  EXPECT_EQ(first_difference(a, b, 0), -1);
   // From the last to the first: each is nearer than all that stand already.
   for (const int64_t at : {kBytes - 1, int64_t{4'000'005}, int64_t{16}, int64_t{15}, int64_t{0}}) {
     backend_->fill(b + at, 1, 1);
-    EXPECT_EQ(backend_->first_difference(a, b, kBytes), at);
-    EXPECT_EQ(backend_->first_difference(a, b, at), -1);
+    EXPECT_EQ(first_difference(a, b, kBytes), at);
+    EXPECT_EQ(first_difference(a, b, at), -1);
   }
-  EXPECT_EQ(backend_->first_difference(a + 1, b + 1, kBytes - 1), 14);
+  EXPECT_EQ(first_difference(a + 1, b + 1, kBytes - 1), 14);
+  // Of several, the first that differs; one of them is compared with a byte over and over.
+  const std::vector<Compared> all{{.got = a, .bytes = kBytes, .byte = 0},
+                                  {.got = b + 1, .bytes = 14, .byte = 0},
+                                  {.got = a + 3, .expected = b + 3, .bytes = kBytes - 3}};
+  const auto found = backend_->first_difference(all);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->index, 2U);
+  EXPECT_EQ(found->offset, 12);
   backend_->release(a);
   backend_->release(b);
 }

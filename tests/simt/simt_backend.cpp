@@ -85,14 +85,9 @@ class SimtBackend final : public Backend {
   void download(void* host, const void* target, int64_t bytes) override {
     host_->download(host, target, bytes);
   }
-  void fill(void* target, uint8_t byte, int64_t bytes) override {
-    host_->fill(target, byte, bytes);
-  }
-  void copy(void* target, const void* source, int64_t bytes) override {
-    host_->copy(target, source, bytes);
-  }
-  int64_t first_difference(const void* a, const void* b, int64_t bytes) override {
-    return host_->first_difference(a, b, bytes);
+  void put(std::span<const Put> puts) override { host_->put(puts); }
+  std::optional<Difference> first_difference(std::span<const Compared> all) override {
+    return host_->first_difference(all);
   }
   void synchronize() override { host_->synchronize(); }
 
