@@ -134,10 +134,12 @@ struct SelectionRow {
   Id race_id = 0;         ///< the race that decided, of whichever run; 0 where it is not known
 };
 
-/// What the stages of a pipeline took when each was measured alone. The pipeline's own median less
-/// this sum is what they do to each other.
+/// What the stages of a pipeline took when each was measured alone, whether or not the pipeline
+/// itself was. Its own median less this sum is what they do to each other.
 struct InteractionRow {
-  Id run_id = 0, trial_id = 0;
+  Id run_id = 0, problem_id = 0;
+  std::string regime{};
+  Id candidate_id = 0;
   double stage_sum_ns = 0;
 };
 

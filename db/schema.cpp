@@ -236,9 +236,11 @@ ALTER TABLE run ADD COLUMN cost TEXT NOT NULL DEFAULT '';
 
 CREATE TABLE interaction (
   run_id INTEGER NOT NULL REFERENCES run (id),
-  trial_id INTEGER NOT NULL REFERENCES trial (id),
+  problem_id INTEGER NOT NULL REFERENCES problem (id),
+  regime TEXT NOT NULL,
+  candidate_id INTEGER NOT NULL REFERENCES candidate (id),
   stage_sum_ns REAL NOT NULL,
-  PRIMARY KEY (run_id, trial_id)
+  PRIMARY KEY (run_id, problem_id, regime, candidate_id)
 ) STRICT, WITHOUT ROWID;
 )sql";
 

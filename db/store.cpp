@@ -94,7 +94,8 @@ constexpr char kFindSelection[] = R"sql(
 SELECT id FROM selection
 WHERE run_id = ? AND problem_id = ? AND span = ? AND handoff_in = ? AND regime = ?)sql";
 constexpr char kSetInteraction[] = R"sql(
-INSERT INTO interaction (run_id, trial_id, stage_sum_ns) VALUES (?, ?, ?)
+INSERT INTO interaction (run_id, problem_id, regime, candidate_id, stage_sum_ns)
+VALUES (?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET stage_sum_ns = excluded.stage_sum_ns)sql";
 constexpr char kInsertDispatchEntry[] = R"sql(
 INSERT INTO dispatch_entry (run_id, selection_id, header_path, header_hash, emitted, regret_pct)
@@ -323,7 +324,9 @@ Id Store::upsert(const SelectionRow& row) {
 
 void Store::upsert(const InteractionRow& row) {
   impl_->write(*this, [&](Connection& c) {
-    c.prepare(kSetInteraction).bind(row.run_id, row.trial_id, row.stage_sum_ns).run();
+    c.prepare(kSetInteraction)
+        .bind(row.run_id, row.problem_id, row.regime, row.candidate_id, row.stage_sum_ns)
+        .run();
   });
 }
 

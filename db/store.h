@@ -65,7 +65,7 @@ class Store {
   void insert(const ValidationRow& row);
   /// One per run, problem, span, hand-off and regime: the later one stands.
   Id upsert(const SelectionRow& row);
-  /// One per run and trial: the later one stands.
+  /// One per run, problem, regime and candidate: the later one stands.
   void upsert(const InteractionRow& row);
   Id insert(const DispatchEntryRow& row);
   void insert(const QuarantineRow& row);

@@ -103,7 +103,8 @@ SELECT id, run_id, problem_id, span, handoff_in, regime, trial_id, base_trial_id
   high_ns, base_median_ns, tie_set, rule, status, race_id
 FROM selection WHERE run_id = ? ORDER BY id)sql";
 constexpr char kInteractions[] = R"sql(
-SELECT run_id, trial_id, stage_sum_ns FROM interaction WHERE run_id = ? ORDER BY trial_id)sql";
+SELECT run_id, problem_id, regime, candidate_id, stage_sum_ns FROM interaction WHERE run_id = ?
+ORDER BY problem_id, regime, candidate_id)sql";
 constexpr char kDispatchEntries[] = R"sql(
 SELECT id, run_id, selection_id, header_path, header_hash, emitted, regret_pct FROM dispatch_entry
 WHERE run_id = ? ORDER BY id)sql";
@@ -178,7 +179,9 @@ SelectionRow read_selection(Statement& s) {
           s.text(),    s.text(),    s.text(),    s.integer()};
 }
 
-InteractionRow read_interaction(Statement& s) { return {s.integer(), s.integer(), s.real()}; }
+InteractionRow read_interaction(Statement& s) {
+  return {s.integer(), s.integer(), s.text(), s.integer(), s.real()};
+}
 
 DispatchEntryRow read_dispatch_entry(Statement& s) {
   return {s.integer(), s.integer(), s.integer(), s.text(), s.text(), s.text(), s.real()};

@@ -235,18 +235,23 @@ TEST_F(Rows, ASelectionNamesItsRaceAndAPipelineWhatItsStagesTook) {
   ASSERT_EQ(store_.selections(base.run).size(), 1u);
   EXPECT_EQ(store_.selections(base.run)[0].race_id, selection.race_id) << "the later one stands";
 
-  store_.upsert(InteractionRow{.run_id = base.run, .trial_id = b, .stage_sum_ns = 3});
-  store_.upsert(InteractionRow{.run_id = base.run, .trial_id = a, .stage_sum_ns = 1});
-  store_.upsert(InteractionRow{.run_id = base.run, .trial_id = b, .stage_sum_ns = 2.5});
+  const Id first = store_.trial(a).key.candidate_id, second = store_.trial(b).key.candidate_id;
+  const auto took = [&](Id candidate, double ns) {
+    store_.upsert(InteractionRow{base.run, base.problem, "cold", candidate, ns});
+  };
+  took(second, 3);
+  took(first, 1);
+  took(second, 2.5);
   const std::vector<InteractionRow> rows = store_.interactions(base.run);
   ASSERT_EQ(rows.size(), 2u);
-  EXPECT_EQ(rows[0].trial_id, a);
+  EXPECT_EQ(rows[0].candidate_id, first);
+  EXPECT_EQ(rows[0].problem_id, base.problem);
+  EXPECT_EQ(rows[0].regime, "cold");
   EXPECT_EQ(rows[0].stage_sum_ns, 1);
-  EXPECT_EQ(rows[1].trial_id, b);
+  EXPECT_EQ(rows[1].candidate_id, second);
   EXPECT_EQ(rows[1].stage_sum_ns, 2.5);
   EXPECT_TRUE(store_.interactions(base.run + 1).empty());
-  EXPECT_NE(error_of([&] { store_.upsert(InteractionRow{.run_id = base.run, .trial_id = 99}); }),
-            "");
+  EXPECT_NE(error_of([&] { took(99, 1); }), "");
 }
 
 TEST_F(Rows, ValidationSelectionDispatchAndQuarantineComeBack) {

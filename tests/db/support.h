@@ -175,8 +175,11 @@ inline void fill(Store& store, const std::string& status = "complete") {
       store.insert(ValidationRow{.trial_id = trial.id, .run_id = base.run, .gate = "attention"});
       round.order.push_back(trial.id);
       round.samples.push_back({.trial_id = trial.id, .ns = {1000.0 + i}});
-      store.upsert(
-          InteractionRow{.run_id = base.run, .trial_id = trial.id, .stage_sum_ns = 990.0 + i});
+      store.upsert(InteractionRow{.run_id = base.run,
+                                  .problem_id = base.problem,
+                                  .regime = "cold",
+                                  .candidate_id = trial.key.candidate_id,
+                                  .stage_sum_ns = 990.0 + i});
     }
     for (round.number = 0; round.number < 4; ++round.number) store.insert(round);
     store.finish_race(race, "complete");
