@@ -98,6 +98,12 @@ double ProgressLine::elapsed_s() const {
 }
 
 void ProgressLine::update(const std::string& text, double fraction) {
+  // Early fractions say nothing about the rest.
+  const bool known = fraction > 0.05 && fraction < 1;
+  show(text, known ? std::optional(elapsed_s() / fraction - elapsed_s()) : std::nullopt);
+}
+
+void ProgressLine::show(const std::string& text, std::optional<double> left_s) {
   if (!enabled_) return;
   const auto now = std::chrono::steady_clock::now();
   if (now - last_ < (terminal_ ? std::chrono::steady_clock::duration(kTerminalPeriod)
@@ -105,12 +111,8 @@ void ProgressLine::update(const std::string& text, double fraction) {
     return;
   }
   last_ = now;
-  const double elapsed = elapsed_s();
-  std::string line = fmt::format("{} | {} elapsed", printable(text), format_seconds(elapsed));
-  // Early fractions say nothing about the rest.
-  if (fraction > 0.05 && fraction < 1) {
-    line += fmt::format(", about {} left", format_seconds(elapsed / fraction - elapsed));
-  }
+  std::string line = fmt::format("{} | {} elapsed", printable(text), format_seconds(elapsed_s()));
+  if (left_s) line += fmt::format(", about {} left", format_seconds(*left_s));
   if (terminal_) {
     std::fputs(fmt::format("\r\x1b[K{}", line.substr(0, 150)).c_str(), stderr);
     std::fflush(stderr);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -40,7 +41,10 @@ class ProgressLine {
  public:
   explicit ProgressLine(bool enabled);
   ~ProgressLine();
+  /// `fraction`: of the whole that is done.
   void update(const std::string& text, double fraction);
+  /// `left_s`: how long the rest will take; nullopt where nothing is known of it.
+  void show(const std::string& text, std::optional<double> left_s);
   /// Ends the rewritten line, so that other talk starts on its own.
   void clear();
   double elapsed_s() const;

@@ -6,11 +6,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "tuner/console.h"
+#include "tuner/scout.h"
 
 namespace muse::tuner {
 namespace {
@@ -33,39 +36,47 @@ std::string range_text(const profiler::Interval& ns, double of_ns) {
                      100 * ns.high / of_ns);
 }
 
-// Where a trial stands among the pipelines that could be made.
+// Where a pipeline stands among those that could be made.
 struct Sum {
   double ns = 0;
   int rank = 0, of = 0;
 };
 
-std::map<db::Id, Sum> stage_sums(const db::Store& store, db::Id run) {
-  std::map<std::pair<db::Id, std::string>, std::vector<db::InteractionRow>> groups;
+/// By candidate key; of one problem and regime.
+using Sums = std::map<std::string, Sum>;
+
+// The pipeline, however it is launched: its stages take the same alone.
+std::string stages_of(const std::string& chain) {
+  constexpr std::string_view kPdl = " + pdl";
+  return chain.ends_with(kPdl) ? chain.substr(0, chain.size() - kPdl.size()) : chain;
+}
+
+std::map<std::pair<db::Id, std::string>, Sums> stage_sums(const db::Store& store, db::Id run) {
+  std::map<std::pair<db::Id, std::string>, Sums> groups;
   for (const db::InteractionRow& row : store.interactions(run)) {
-    if (!std::isfinite(row.stage_sum_ns)) continue;  // a stage of it was not measured behind that
-    const db::TrialRow trial = store.trial(row.trial_id);
-    groups[{trial.key.problem_id, trial.key.regime}].push_back(row);
+    groups[{row.problem_id, row.regime}][store.candidate(row.candidate_id).key].ns =
+        row.stage_sum_ns;
   }
-  std::map<db::Id, Sum> sums;
-  for (auto& [group, rows] : groups) {
-    std::stable_sort(rows.begin(), rows.end(),
-                     [](const auto& a, const auto& b) { return a.stage_sum_ns < b.stage_sum_ns; });
-    for (size_t i = 0; i < rows.size(); ++i) {
-      // Equal sums share the better place: the same stages, launched in two ways.
-      const bool shared = i > 0 && rows[i - 1].stage_sum_ns == rows[i].stage_sum_ns;
-      sums[rows[i].trial_id] = {rows[i].stage_sum_ns,
-                                shared ? sums[rows[i - 1].trial_id].rank : static_cast<int>(i) + 1,
-                                static_cast<int>(rows.size())};
+  for (auto& [group, sums] : groups) {
+    std::map<std::string, double> by_stages;
+    for (const auto& [key, sum] : sums) by_stages[stages_of(key)] = sum.ns;
+    std::vector<double> ordered;
+    for (const auto& [stages, ns] : by_stages) ordered.push_back(ns);
+    std::sort(ordered.begin(), ordered.end());
+    for (auto& [key, sum] : sums) {
+      const auto at = std::lower_bound(ordered.begin(), ordered.end(), sum.ns);
+      sum.rank = static_cast<int>(at - ordered.begin()) + 1;
+      sum.of = static_cast<int>(ordered.size());
     }
   }
-  return sums;
+  return groups;
 }
 
 /// One group while it is put into words.
 class Explainer {
  public:
   Explainer(const db::Store& store, const db::RunRow& run, const StoredSelections& selections,
-            const std::map<db::Id, Sum>& sums, const std::vector<db::QuarantineRow>& quarantines)
+            const Sums& sums, const std::vector<db::QuarantineRow>& quarantines)
       : store_(store), run_(run), selections_(selections), sums_(sums), quarantines_(quarantines) {}
 
   ExplainedGroup explain(const std::vector<const RunTrial*>& trials,
@@ -79,7 +90,12 @@ class Explainer {
     if (selection) look_at_selection(*selection);
     races_ = selections_.races(first.problem.id, group_.span, group_.handoff, group_.regime);
     for (const StoredRace& race : races_) standings_[race.row.id] = race.race.standings();
-    for (const RunTrial* trial : trials) group_.trials.push_back(explain(*trial));
+    for (const RunTrial* trial : trials) {
+      group_.trials.push_back(explain(*trial));
+      const std::string& reason = trial->trial.reason;
+      if (reason.starts_with(kNotSeen)) group_.searched = reason.substr(std::strlen(kNotSeen));
+    }
+    if (group_.span == muse::name(kWholeStep)) add_untried();
     order();
     return std::move(group_);
   }
@@ -114,14 +130,29 @@ class Explainer {
     ExplainedTrial e{.trial = t.trial.id, .candidate = t.candidate.key, .state = t.trial.state};
     e.base = group_.selection && group_.selection->base_trial_id == t.trial.id;
     e.reused = t.reused;
-    if (const auto sum = sums_.find(t.trial.id); sum != sums_.end()) {
-      e.stage_sum_ns = sum->second.ns;
-      e.rank = sum->second.rank;
-      e.ranked = sum->second.of;
-    }
+    if (const auto sum = sums_.find(e.candidate); sum != sums_.end()) tell_sum(sum->second, e);
     if (!tell_state(t, e)) tell_race(t, e);
     tell_reuse(t, e);
     return e;
+  }
+
+  void tell_sum(const Sum& sum, ExplainedTrial& e) const {
+    e.stage_sum_ns = sum.ns;
+    e.rank = sum.rank;
+    e.ranked = sum.of;
+  }
+
+  /// Pipelines that could be made and have no trial.
+  void add_untried() {
+    std::set<std::string> tried;
+    for (const ExplainedTrial& e : group_.trials) tried.insert(e.candidate);
+    for (const auto& [candidate, sum] : sums_) {
+      if (tried.contains(candidate)) continue;
+      ExplainedTrial e{.candidate = candidate, .fate = Fate::kNotTried};
+      e.why = "not measured: others promise more";
+      tell_sum(sum, e);
+      group_.trials.push_back(std::move(e));
+    }
   }
 
   /// False where it was measured: then its race says the rest.
@@ -148,6 +179,7 @@ class Explainer {
       case Outcome::kDegraded:
         return false;
       case Outcome::kPending:
+        if (reason.starts_with(kNotSeen)) return say(Fate::kNotTried, reason);
         return say(Fate::kNotTried, with(reason.empty() ? "not tried yet" : "not tried", reason));
       case Outcome::kRunning:
         return say(Fate::kUnfinished, with("stopped before it ended", reason));
@@ -296,7 +328,7 @@ class Explainer {
   const db::Store& store_;
   const db::RunRow& run_;
   const StoredSelections& selections_;
-  const std::map<db::Id, Sum>& sums_;
+  const Sums& sums_;
   const std::vector<db::QuarantineRow>& quarantines_;
   ExplainedGroup group_;
   std::vector<StoredRace> races_;
@@ -364,7 +396,8 @@ std::vector<ExplainedGroup> explain(
   }
   const std::vector<db::SelectionRow> rows = store.selections(run.id);
   const StoredSelections selections(store, run);
-  const std::map<db::Id, Sum> sums = stage_sums(store, run.id);
+  const auto sums = stage_sums(store, run.id);
+  const Sums no_sums;
   const std::vector<db::QuarantineRow> quarantines = store.quarantines(run.device_id);
   std::vector<ExplainedGroup> explained;
   for (const auto& [key, members] : groups) {
@@ -373,7 +406,9 @@ std::vector<ExplainedGroup> explain(
       return r.problem_id == first.problem.id && r.span == first.candidate.span &&
              r.handoff_in == first.trial.key.handoff_in && r.regime == first.trial.key.regime;
     });
-    Explainer explainer(store, run, selections, sums, quarantines);
+    const auto mine = sums.find({first.problem.id, first.trial.key.regime});
+    Explainer explainer(store, run, selections, mine == sums.end() ? no_sums : mine->second,
+                        quarantines);
     explained.push_back(explainer.explain(
         members, row == rows.end() ? std::nullopt : std::optional<db::SelectionRow>(*row)));
   }

@@ -32,7 +32,7 @@ enum class Fate : uint8_t {
 std::string_view name(Fate fate);  ///< chosen, tied, slower, ..., not_compiled, not_tried, ...
 
 struct ExplainedTrial {
-  db::Id trial = 0;
+  db::Id trial = 0;  ///< 0 where there is none: a pipeline that was not among those measured
   std::string candidate, state;
   Fate fate = Fate::kNotTried;
   std::string why;  ///< in words, one line
@@ -45,7 +45,8 @@ struct ExplainedTrial {
   std::optional<profiler::Interval> behind_ns;
   int dropped_in_round = -1;
   db::Id race = 0;  ///< that measured it
-  /// Pipelines made of stages: the sum of their medians, measured alone, and the place by that sum.
+  /// Pipelines made of stages: the sum of their medians, measured alone, and the place by that sum,
+  /// which ways to launch the same stages share.
   std::optional<double> stage_sum_ns;
   int rank = 0, ranked = 0;
   std::optional<double> interaction_ns() const {
@@ -62,9 +63,10 @@ struct ExplainedGroup {
   std::string leader;                         ///< of the race; empty where it is not known
   std::vector<std::string> tie_set;
   std::optional<profiler::Interval> gain_pct;  ///< over the base, where it is not the base
-  std::string not_replayable;                  ///< why the selection cannot be recomputed
-  std::vector<std::string> differences;        ///< of the recomputed selection from the stored one
-  std::vector<ExplainedTrial> trials;          ///< by fate, then the best first, then key
+  std::string searched;        ///< how much of the space a search saw; empty where all of it was
+  std::string not_replayable;  ///< why the selection cannot be recomputed
+  std::vector<std::string> differences;  ///< of the recomputed selection from the stored one
+  std::vector<ExplainedTrial> trials;    ///< by fate, then the best first, then key
 };
 
 /// "fastest", "tie, least workspace", ...

@@ -11,12 +11,22 @@
 #include <thread>
 
 #include "profiler/nvtx.h"
+#include "tuner/console.h"
 
 namespace muse::tuner {
 namespace {
 
 /// Rounds that are asked for in one go; the worker answers after a quarter of a second in any case.
 constexpr int kMostRoundsAtOnce = 64;
+
+/// Why a sample gives no time; empty = it does.
+std::string rejection(const RoundReply::One& one, const Floor& floor) {
+  if (!one.rejected.empty() || !one.outcome.empty() || !(one.span_ns < floor.ns)) {
+    return one.rejected;
+  }
+  return fmt::format("{} is below the floor of {}: {}", format_ns(one.span_ns), format_ns(floor.ns),
+                     floor.why);
+}
 
 /// Adds its lifetime.
 class Stopwatch {
@@ -181,13 +191,31 @@ std::vector<int> RaceRunner::find_culprits(const RaceGroup& group, std::vector<E
   return out;
 }
 
-std::chrono::milliseconds RaceRunner::take_in(db::Id id, std::vector<Entrant>& entrants,
+/// A race under way.
+struct RaceRunner::Running {
+  db::Id id;
+  std::vector<Entrant>& entrants;
+  Race race;
+  RoundWatch watch;
+  const Floor& floor;
+  std::map<int, std::string> rejected{};  ///< why the last sample of an entrant was
+  bool last_round_rejected = false;
+  bool one_by_one = false;  ///< so that the one that runs when the worker dies is known
+  int losses = 0;
+
+  void take_out(Records& records, int entrant, const std::string& why) {
+    records.add_exclusion(id, entrants[entrant], why);
+    race.exclude(entrant, why);
+  }
+};
+
+std::chrono::milliseconds RaceRunner::take_in(Running& running,
                                               const std::vector<RoundOrder>& orders,
-                                              const RoundReply& reply, RoundWatch& watch,
-                                              Race& race, std::map<int, std::string>& rejected) {
+                                              const RoundReply& reply) {
+  std::vector<Entrant>& entrants = running.entrants;
   std::chrono::milliseconds wait{0};
   records_.store().transaction([&] {
-    for (size_t r = 0; r < reply.rounds.size() && race.wants(orders[r]); ++r) {
+    for (size_t r = 0; r < reply.rounds.size() && running.race.wants(orders[r]); ++r) {
       const std::vector<int>& turns = orders[r].entrants;
       const RoundReply::Round& round = reply.rounds[r];
       RoundSamples samples;
@@ -195,101 +223,133 @@ std::chrono::milliseconds RaceRunner::take_in(db::Id id, std::vector<Entrant>& e
       for (size_t i = 0; i < turns.size(); ++i) {
         const RoundReply::One& one = round.samples.at(i);
         if (!one.outcome.empty()) failed.emplace(turns[i], one);
-        if (!one.rejected.empty()) rejected[turns[i]] = one.rejected;
-        const bool good = one.outcome.empty() && one.rejected.empty();
+        const std::string why = rejection(one, running.floor);
+        if (!why.empty()) running.rejected[turns[i]] = why;
+        const bool good = one.outcome.empty() && why.empty();
         samples.ns.push_back(good ? one.span_ns : std::numeric_limits<double>::quiet_NaN());
       }
-      const RoundVerdict verdict = watch.judge(round.clock, turns, samples.ns);
+      const RoundVerdict verdict = running.watch.judge(round.clock, turns, samples.ns);
       samples.rejected = verdict.reason;
       wait = verdict.wait;
-      records_.add_round(id, entrants, orders[r], round.clock, samples);
-      race.add(orders[r], samples);
+      records_.add_round(running.id, entrants, orders[r], round.clock, samples);
+      running.race.add(orders[r], samples);
       for (const auto& [i, one] : failed) {
         records_.set(entrants[i].trial, parse_outcome(one.outcome).value_or(Outcome::kLaunchFailed),
                      one.reason);
-        records_.add_exclusion(id, entrants[i], one.reason);
-        race.exclude(i, one.reason);
+        running.take_out(records_, i, one.reason);
       }
       ++rounds_;
+      const bool again = running.last_round_rejected && wait.count() > 0;
+      running.last_round_rejected = !verdict.reason.empty();
+      if (again) break;
     }
   });
   return wait;
 }
 
-std::optional<StoredRace> RaceRunner::race(const RaceGroup& group, std::vector<Entrant>& entrants,
-                                           const RaceRules& rules,
-                                           std::optional<StoredRace> unfinished) {
-  const profiler::NvtxRange range(
-      fmt::format("race {} {}", muse::name(group.span), muse::key(group.shape)));
+bool RaceRunner::lost(const RaceGroup& group, Running& running,
+                      const std::vector<RoundOrder>& orders, const WorkerLoss& loss) {
+  if (loss.outcome == Outcome::kPending || is_the_end(loss)) return false;
+  std::vector<Entrant>& entrants = running.entrants;
+  std::vector<int> culprits = find_culprits(group, entrants, orders.front().entrants);
+  const int ran = loss.entrant;
+  if (culprits.empty() && running.one_by_one && ran >= 0 &&
+      ran < static_cast<int>(entrants.size())) {
+    strike(entrants[ran], 1, loss);
+    if (is_final(entrants[ran].outcome())) culprits.push_back(ran);
+  }
+  running.one_by_one = culprits.empty();
+  for (const int i : culprits) running.take_out(records_, i, entrants[i].trial.reason);
+  // Whatever ends workers from outside must not keep us here for ever.
+  if (++running.losses > 3 * static_cast<int>(entrants.size()) + 10) {
+    gave_up_ = true;
+    return false;
+  }
+  return true;
+}
+
+RaceRunner::Running RaceRunner::start(const RaceGroup& group, std::vector<Entrant>& entrants,
+                                      const RaceRules& rules, std::optional<StoredRace> unfinished,
+                                      const Floor& floor, bool scout) {
   const auto base_at =
       std::find_if(entrants.begin(), entrants.end(), [](const Entrant& e) { return e.base; });
   const int base = base_at == entrants.end() ? -1 : static_cast<int>(base_at - entrants.begin());
   db::Id id = unfinished ? unfinished->row.id : 0;
   records_.store().transaction([&] {
     for (Entrant& entrant : entrants) {
-      if (!is_final(entrant.outcome())) records_.set(entrant.trial, Outcome::kRunning, "racing");
+      if (is_final(entrant.outcome())) continue;
+      records_.set(entrant.trial, Outcome::kRunning, scout ? "scouting" : "racing");
     }
-    if (id == 0) id = records_.start_race(group, entrants, base, rules);
+    if (id == 0) id = records_.start_race(group, entrants, base, rules, scout);
   });
   Race race = unfinished ? unfinished->race : Race(static_cast<int>(entrants.size()), base, rules);
-  RoundWatch watch(rules.step_ns);
-  int losses = 0;
-  bool one_by_one = false;              // so that the one that runs when the worker dies is known
-  std::map<int, std::string> rejected;  // why the last sample of an entrant was
+  return {id, entrants, std::move(race), RoundWatch(rules.step_ns), floor};
+}
+
+bool RaceRunner::run(const RaceGroup& group, Running& running) {
   for (;;) {
-    const std::vector<RoundOrder> orders = race.block(kMostRoundsAtOnce);
-    if (orders.empty()) break;
-    if (!keep_on_()) return std::nullopt;
+    const std::vector<RoundOrder> orders = running.race.block(kMostRoundsAtOnce);
+    if (orders.empty()) return true;
+    if (!keep_on_()) return false;
     std::vector<std::vector<int>> turns;
     for (const RoundOrder& order : orders) turns.push_back(order.entrants);
-    RoundRequest asked = request(group, entrants, std::move(turns));
-    asked.one_by_one = one_by_one;
+    RoundRequest asked = request(group, running.entrants, std::move(turns));
+    asked.one_by_one = running.one_by_one;
     const auto reply = rounds(asked);
     if (!reply) {
-      if (reply.error().outcome == Outcome::kPending) return std::nullopt;
-      if (is_the_end(reply.error())) return std::nullopt;
-      std::vector<int> culprits = find_culprits(group, entrants, orders.front().entrants);
-      const int running = reply.error().entrant;
-      if (culprits.empty() && one_by_one && running >= 0 &&
-          running < static_cast<int>(entrants.size())) {
-        strike(entrants[running], 1, reply.error());
-        if (is_final(entrants[running].outcome())) culprits.push_back(running);
-      }
-      one_by_one = culprits.empty();
-      for (const int i : culprits) {
-        records_.add_exclusion(id, entrants[i], entrants[i].trial.reason);
-        race.exclude(i, entrants[i].trial.reason);
-      }
-      // Whatever ends workers from outside must not keep us here for ever.
-      if (++losses > 3 * static_cast<int>(entrants.size()) + 10) {
-        gave_up_ = true;
-        return std::nullopt;
-      }
+      if (!lost(group, running, orders, reply.error())) return false;
       continue;
     }
-    pause(take_in(id, entrants, orders, *reply, watch, race, rejected));
+    pause(take_in(running, orders, *reply));
     tick();
   }
-  const std::vector<Standing> standings = race.standings();
+}
+
+StoredRace RaceRunner::stored(const RaceGroup& group, db::Id id) const {
+  for (StoredRace& race : records_.races(group)) {
+    if (race.row.id == id) return std::move(race);
+  }
+  throw std::logic_error(fmt::format("race {} does not replay from its own rows", id));
+}
+
+std::optional<StoredRace> RaceRunner::race(const RaceGroup& group, std::vector<Entrant>& entrants,
+                                           const RaceRules& rules,
+                                           std::optional<StoredRace> unfinished,
+                                           const Floor& floor) {
+  const profiler::NvtxRange range(
+      fmt::format("race {} {}", muse::name(group.span), muse::key(group.shape)));
+  Running running = start(group, entrants, rules, std::move(unfinished), floor, false);
+  if (!run(group, running)) return std::nullopt;
+  const std::vector<Standing> standings = running.race.standings();
   records_.store().transaction([&] {
     for (size_t i = 0; i < entrants.size(); ++i) {
       if (is_final(entrants[i].outcome())) continue;
       if (standings[i].excluded) {
-        const auto why = rejected.find(static_cast<int>(i));
+        const auto why = running.rejected.find(static_cast<int>(i));
         records_.set(entrants[i].trial, Outcome::kUnmeasurable,
-                     why == rejected.end()
+                     why == running.rejected.end()
                          ? standings[i].why
                          : fmt::format("{}; the last: {}", standings[i].why, why->second));
       } else {
-        records_.set(entrants[i].trial, race.degraded() ? Outcome::kDegraded : Outcome::kOk, "");
+        records_.set(entrants[i].trial, running.race.degraded() ? Outcome::kDegraded : Outcome::kOk,
+                     "");
       }
     }
-    records_.finish_race(id);
+    records_.finish_race(running.id, false);
   });
-  for (StoredRace& stored : records_.races(group)) {
-    if (stored.row.id == id) return std::move(stored);
-  }
-  throw std::logic_error(fmt::format("race {} does not replay from its own rows", id));
+  return stored(group, running.id);
+}
+
+std::optional<StoredRace> RaceRunner::scout(const RaceGroup& group, std::vector<Entrant>& entrants,
+                                            const RaceRules& rules,
+                                            std::optional<StoredRace> unfinished,
+                                            const Floor& floor) {
+  const profiler::NvtxRange range(
+      fmt::format("scout {} {}", muse::name(group.span), muse::key(group.shape)));
+  Running running = start(group, entrants, rules, std::move(unfinished), floor, true);
+  if (!run(group, running)) return std::nullopt;
+  records_.finish_race(running.id, true);
+  return stored(group, running.id);
 }
 
 }  // namespace muse::tuner

@@ -27,6 +27,13 @@ struct MeasuringCost {
   double validating_s = 0;  ///< gates, before and after races
   double rounds_s = 0;      ///< from asking for rounds to having them
   double device_s = 0;      ///< of that the device was busy: samples with what ran before each
+  double wall_s = 0;  ///< from the first shape to the last, all that is not measuring included
+};
+
+/// What no sample can be below: one that is gives no time.
+struct Floor {
+  double ns = 0;    ///< 0 = not known
+  std::string why;  ///< "59 MB cannot be read faster"
 };
 
 class RaceRunner {
@@ -42,7 +49,13 @@ class RaceRunner {
   /// Races the entrants to the end, or goes on with `unfinished` (a stored race of the same
   /// entrants). Entrants' trials get their outcome. Returns nullopt where the work was stopped.
   std::optional<StoredRace> race(const RaceGroup& group, std::vector<Entrant>& entrants,
-                                 const RaceRules& rules, std::optional<StoredRace> unfinished);
+                                 const RaceRules& rules, std::optional<StoredRace> unfinished,
+                                 const Floor& floor = {});
+
+  /// The same for a race that decides nothing: only who crashes or does not launch has an outcome.
+  std::optional<StoredRace> scout(const RaceGroup& group, std::vector<Entrant>& entrants,
+                                  const RaceRules& rules, std::optional<StoredRace> unfinished,
+                                  const Floor& floor = {});
 
   /// Times one entrant alone, storing nothing: for deadlines. ns; nullopt where it fails.
   std::optional<double> time_once(const RaceGroup& group, const Entrant& entrant);
@@ -74,12 +87,20 @@ class RaceRunner {
   void strike(Entrant& entrant, int strikes, const WorkerLoss& loss);
   std::vector<int> find_culprits(const RaceGroup& group, std::vector<Entrant>& entrants,
                                  const std::vector<int>& order);
-  /// Feeds the rounds to the race and stores them, in one transaction. Returns how long to wait
-  /// before the next ones.
-  std::chrono::milliseconds take_in(db::Id id, std::vector<Entrant>& entrants,
-                                    const std::vector<RoundOrder>& orders, const RoundReply& reply,
-                                    RoundWatch& watch, Race& race,
-                                    std::map<int, std::string>& rejected);
+  struct Running;
+  /// Runs rounds until the race is over. False where the work was stopped.
+  bool run(const RaceGroup& group, Running& running);
+  /// The worker died: finds out who did it, and takes them out. False where that is the end.
+  bool lost(const RaceGroup& group, Running& running, const std::vector<RoundOrder>& orders,
+            const WorkerLoss& loss);
+  /// Feeds the rounds to the race and stores them, in one transaction. What follows a second
+  /// rejected round in a row is dropped: first the machine gets time to settle. Returns how long to
+  /// wait before the next ones.
+  std::chrono::milliseconds take_in(Running& running, const std::vector<RoundOrder>& orders,
+                                    const RoundReply& reply);
+  Running start(const RaceGroup& group, std::vector<Entrant>& entrants, const RaceRules& rules,
+                std::optional<StoredRace> unfinished, const Floor& floor, bool scout);
+  StoredRace stored(const RaceGroup& group, db::Id id) const;
 
   Records& records_;
   Measurer& measurer_;

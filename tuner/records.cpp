@@ -208,6 +208,17 @@ std::optional<db::TrialRow> Records::find(const Chain& chain, const RaceGroup& g
   return find_trial(store_, hello_, chain, group);
 }
 
+void Records::leave_out(const Chain& chain, const RaceGroup& group, const std::string& reason) {
+  store_.transaction([&] {
+    const std::optional<db::TrialRow> known = find(chain, group);
+    const std::optional<Outcome> outcome =
+        known ? parse_outcome(known->state) : std::optional(Outcome::kPending);
+    if (!outcome || is_final(*outcome)) return;
+    db::TrialRow row = trial(chain, group);
+    set(row, Outcome::kPending, reason);
+  });
+}
+
 void Records::set(db::TrialRow& trial, Outcome outcome, const std::string& reason) {
   trial.state = name(outcome);
   trial.reason = reason;
@@ -276,7 +287,7 @@ bool Records::quarantined(const Chain& chain) const {
 }
 
 db::Id Records::start_race(const RaceGroup& group, const std::vector<Entrant>& entrants, int base,
-                           const RaceRules& rules) {
+                           const RaceRules& rules, bool scout) {
   std::vector<db::Id> trials;
   for (const Entrant& entrant : entrants) trials.push_back(entrant.trial.id);
   db::Id id = 0;
@@ -290,7 +301,7 @@ db::Id Records::start_race(const RaceGroup& group, const std::vector<Entrant>& e
                                    .rules = race_text(trials, base, rules),
                                    .seed = rules.seed,
                                    .step_ns = rules.step_ns,
-                                   .status = "running"});
+                                   .status = std::string(scout ? kScoutingRace : kRunningRace)});
   });
   return id;
 }
@@ -336,8 +347,9 @@ void Records::add_exclusion(db::Id race, const Entrant& entrant, const std::stri
   });
 }
 
-void Records::finish_race(db::Id race) {
-  store_.transaction([&] { store_.finish_race(race, "complete"); });
+void Records::finish_race(db::Id race, bool scout) {
+  store_.transaction(
+      [&] { store_.finish_race(race, std::string(scout ? kScoutRace : kDecidingRace)); });
 }
 
 std::vector<StoredRace> Records::races(const RaceGroup& group) const {
@@ -362,15 +374,20 @@ db::Id Records::add(const db::SelectionRow& row) {
   return id;
 }
 
-void Records::finish(const std::string& status) { finish(status, ""); }
-
 void Records::finish(const std::string& status, const std::string& cost) {
   store_.transaction([&] { store_.finish_run(run_, status, utc_now(), cost); });
 }
 
-void Records::add(db::InteractionRow row) {
-  row.run_id = run_;
-  store_.transaction([&] { store_.upsert(row); });
+std::string Records::cost() const { return store_.run(run_)->cost; }
+
+void Records::add_stage_sum(const Chain& chain, const RaceGroup& group, double ns) {
+  store_.transaction([&] {
+    store_.upsert(db::InteractionRow{.run_id = run_,
+                                     .problem_id = problem_id(group.shape),
+                                     .regime = std::string(profiler::name(group.regime)),
+                                     .candidate_id = candidate_id(chain),
+                                     .stage_sum_ns = ns});
+  });
 }
 
 std::optional<db::TrialRow> find_trial(const db::Store& store, const Hello& hello,

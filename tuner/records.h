@@ -67,6 +67,9 @@ class Records {
 
   /// The trial's row, made if it is new; linked to this run.
   db::TrialRow trial(const Chain& chain, const RaceGroup& group);
+  /// Leaves the trial pending under this run, for this reason. One that has ended is not linked: it
+  /// took no part in what this run decides.
+  void leave_out(const Chain& chain, const RaceGroup& group, const std::string& reason);
   std::optional<db::TrialRow> find(const Chain& chain, const RaceGroup& group) const;
   void set(db::TrialRow& trial, Outcome outcome, const std::string& reason);
   void set_reused(db::Id trial);
@@ -80,22 +83,24 @@ class Records {
   void quarantine(const Entrant& entrant, const std::string& reason);
   bool quarantined(const Chain& chain) const;
 
+  /// A scout decides nothing: it tells a search where to look.
   db::Id start_race(const RaceGroup& group, const std::vector<Entrant>& entrants, int base,
-                    const RaceRules& rules);
+                    const RaceRules& rules, bool scout);
   void add_round(db::Id race, const std::vector<Entrant>& entrants, const RoundOrder& order,
                  const profiler::ClockReading& clock, const RoundSamples& samples);
   /// An entrant left the race between two rounds.
   void add_exclusion(db::Id race, const Entrant& entrant, const std::string& why);
-  void finish_race(db::Id race);
+  void finish_race(db::Id race, bool scout);
   /// Races of this group on this device, newest first. Ones that no longer replay are left out.
   std::vector<StoredRace> races(const RaceGroup& group) const;
 
   db::Id add(const db::SelectionRow& row);
-  void finish(const std::string& status);
-  /// The same with where the time went, see db::RunRow::cost.
+  /// `cost`: where the time went, see db::RunRow::cost.
   void finish(const std::string& status, const std::string& cost);
+  /// What the run has cost until it was cut off; empty where it is new, or was killed.
+  std::string cost() const;
   /// What the stages of a pipeline took alone, under this run.
-  void add(db::InteractionRow row);
+  void add_stage_sum(const Chain& chain, const RaceGroup& group, double ns);
 
  private:
   db::TrialKey trial_key(const Chain& chain, const RaceGroup& group);
@@ -117,6 +122,10 @@ class Records {
 /// What rows of a run on this machine are keyed with.
 db::DeviceRow device_row(const Hello& hello);
 db::BuildRow build_row();
+
+/// States of a race in the database. One that was cut off stays running, or scouting.
+inline constexpr std::string_view kRunningRace = "running", kDecidingRace = "complete",
+                                  kScoutingRace = "scouting", kScoutRace = "scout";
 
 /// Trial key parts that a reading command can compute: nullopt where the database has no such
 /// device, problem or candidate.

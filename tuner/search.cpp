@@ -64,6 +64,11 @@ const std::vector<int>& Searcher::propose() {
   return batch_;
 }
 
+bool Searcher::is_last() const {
+  const auto waiting = std::count(states_.begin(), states_.end(), State::kProposed);
+  return told_ + waiting >= budget_;
+}
+
 void Searcher::tell(int index, std::optional<double> median_ns) {
   const bool known = index >= 0 && index < static_cast<int>(points_.size());
   if (!known || states_[index] != State::kProposed) {

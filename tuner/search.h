@@ -30,6 +30,8 @@ class Searcher {
   /// The candidates to evaluate next, ascending indices; empty = done. The same until all of them
   /// were told.
   const std::vector<int>& propose();
+  /// Whether nothing follows the batch that is proposed: what is told of it changes nothing.
+  bool is_last() const;
   /// The median of a proposed candidate; nullopt where it failed. Throws std::logic_error for one
   /// that is not in the batch or was told before.
   void tell(int index, std::optional<double> median_ns);

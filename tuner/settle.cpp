@@ -7,12 +7,16 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "tuner/floor_model.h"
+
 namespace muse::tuner {
 namespace {
 
-uint64_t mix(uint64_t seed, const std::string& text) {
-  return std::stoull(hash_hex(fmt::format("{}\n{}", seed, text)).substr(0, 16), nullptr, 16);
-}
+/// Rounds of a scout: enough that one outlier moves no median far.
+constexpr int kScoutRounds = 4;
+
+/// Who is that far behind is not worth a word.
+constexpr double kFarBehindPct = 1e6;
 
 std::string title(const RaceGroup& group) {
   const std::string handoff = key(group.handoff);
@@ -30,6 +34,10 @@ bool contains(const std::vector<db::Id>& ids, db::Id id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
+bool is_within(const std::vector<db::Id>& some, const std::vector<db::Id>& all) {
+  return std::all_of(some.begin(), some.end(), [&](db::Id id) { return contains(all, id); });
+}
+
 const Entrant* find(const std::vector<Entrant>& entrants, db::Id trial) {
   const auto at = std::find_if(entrants.begin(), entrants.end(),
                                [&](const Entrant& e) { return e.trial.id == trial; });
@@ -42,7 +50,7 @@ const Entrant* find_base(const std::vector<Entrant>& entrants) {
   return at == entrants.end() ? nullptr : &*at;
 }
 
-bool is_over(const StoredRace& stored) { return stored.row.status == "complete"; }
+bool is_over(const StoredRace& stored) { return stored.row.status == kDecidingRace; }
 
 bool is_led_by(const StoredRace& race, const std::vector<db::Id>& wanted) {
   const int leader = race.race.leader();
@@ -110,18 +118,6 @@ std::vector<Entrant> entrants_of(const StoredRace& race, const std::vector<Entra
   return in_order.size() == entrants.size() ? in_order : std::vector<Entrant>{};
 }
 
-// Those still wanted: finalists, or everybody where the race had no final.
-std::vector<int> deciding_entrants(const StoredRace& stored, const std::vector<db::Id>& wanted) {
-  const std::vector<Standing> standings = stored.race.standings();
-  std::vector<int> finalists, all;
-  for (size_t i = 0; i < standings.size(); ++i) {
-    if (standings[i].excluded || !contains(wanted, stored.trials[i])) continue;
-    all.push_back(static_cast<int>(i));
-    if (standings[i].finalist) finalists.push_back(static_cast<int>(i));
-  }
-  return finalists.empty() ? all : finalists;
-}
-
 // Single candidates of a race, finalists first, then by median.
 std::vector<Settled::Ranked> ranking(const StoredRace& stored,
                                      const std::vector<Entrant>& entrants) {
@@ -146,6 +142,12 @@ std::vector<Settled::Ranked> ranking(const StoredRace& stored,
 
 }  // namespace
 
+uint64_t group_seed(uint64_t seed, const RaceGroup& group) {
+  const std::string text =
+      fmt::format("{}\n{} {}", seed, title(group), profiler::name(group.regime));
+  return std::stoull(hash_hex(text).substr(0, 16), nullptr, 16);
+}
+
 Settler::Settler(const Spec& spec, const Hello& hello, uint64_t seed, bool fresh, Records& records,
                  RaceRunner& runner, std::function<void(const RaceGroup&)> before_work)
     : spec_(spec),
@@ -161,8 +163,29 @@ RaceRules Settler::rules(const RaceGroup& group) const {
   rules.max_rounds = spec_.measure.max_rounds;
   rules.half_width_pct = spec_.measure.half_width_pct;
   rules.step_ns = hello_.step_ns;
-  rules.seed = mix(seed_, fmt::format("{} {}", title(group), profiler::name(group.regime)));
+  rules.seed = group_seed(seed_, group);
   return rules;
+}
+
+// Everybody runs every round: no rounds to choose finalists by, and nobody to leave.
+RaceRules Settler::scout_rules(const RaceGroup& group) const {
+  RaceRules rules = this->rules(group);
+  rules.checkpoints = {{0, kFarBehindPct}};
+  rules.final_rounds = rules.max_rounds = kScoutRounds;
+  return rules;
+}
+
+// Cold, no byte of the span's is in a cache. Otherwise only a launch is sure to take its time.
+Floor Settler::floor(const RaceGroup& group) const {
+  const double launch_ns = hello_.device_class.host ? 0 : hello_.limits.launch_floor_ns;
+  if (group.regime == profiler::Regime::kCold) {
+    const double ns = floor_ns(group.shape, group.span, hello_.device_class, hello_.limits);
+    if (ns > launch_ns) {
+      const auto bytes = static_cast<double>(compulsory_bytes(group.shape, group.span));
+      return {ns, fmt::format("{:.3g} MB cannot be read faster", bytes / 1e6)};
+    }
+  }
+  return {launch_ns, "no launch takes less"};
 }
 
 void Settler::skip(const RaceGroup& group, const Candidate& candidate, Outcome outcome,
@@ -216,9 +239,10 @@ std::vector<Entrant> Settler::newcomers(const RaceGroup& group,
   if (standing == nullptr) return entrants;
   std::set<db::Id> racing(wanted.begin(), wanted.end());
   for (const db::Id id : ranked) racing.erase(id);
-  std::vector<int> indices;
-  const Selection selection = select_from(group, *standing, entrants, indices);
-  for (const int i : selection.tie_set) racing.insert(standing->trials[indices[i]]);
+  const Decision decision = select_from(group, *standing, entrants);
+  for (const int i : decision.selection.tie_set) {
+    racing.insert(standing->trials[decision.entrants[i]]);
+  }
   std::vector<Entrant> result;
   for (const Entrant& entrant : entrants) {
     if (entrant.base || racing.contains(entrant.trial.id)) result.push_back(entrant);
@@ -226,12 +250,17 @@ std::vector<Entrant> Settler::newcomers(const RaceGroup& group,
   return result;
 }
 
-// Stored samples decide where they can; a race that was cut off goes on; else a fresh one is run.
-std::optional<StoredRace> Settler::decide(const RaceGroup& group, std::vector<Entrant>& entrants) {
+std::vector<StoredRace> Settler::usable_races(const RaceGroup& group) const {
   std::vector<StoredRace> races = records_.races(group);
   if (fresh_) {
     std::erase_if(races, [&](const StoredRace& r) { return r.row.run_id != records_.run(); });
   }
+  return races;
+}
+
+// Stored samples decide where they can; a race that was cut off goes on; else a fresh one is run.
+std::optional<StoredRace> Settler::decide(const RaceGroup& group, std::vector<Entrant>& entrants) {
+  std::vector<StoredRace> races = usable_races(group);
   if (const StoredRace* decided = deciding_race(races, entrants)) {
     // A run that goes on after a stop has measured these itself.
     if (decided->row.run_id == records_.run()) {
@@ -242,7 +271,7 @@ std::optional<StoredRace> Settler::decide(const RaceGroup& group, std::vector<En
   std::vector<Entrant> racing;
   std::optional<StoredRace> unfinished;
   for (StoredRace& race : races) {
-    if (is_over(race) || race.row.run_id != records_.run()) continue;
+    if (race.row.status != kRunningRace || race.row.run_id != records_.run()) continue;
     racing = entrants_of(race, entrants);
     if (racing.empty()) continue;
     unfinished = std::move(race);
@@ -252,7 +281,7 @@ std::optional<StoredRace> Settler::decide(const RaceGroup& group, std::vector<En
   before_work_(group);
   for (const Entrant& entrant : racing) tally_.measured.insert(entrant.trial.id);
   std::optional<StoredRace> stored =
-      runner_.race(group, racing, rules(group), std::move(unfinished));
+      runner_.race(group, racing, rules(group), std::move(unfinished), floor(group));
   for (Entrant& mine : entrants) {
     if (const Entrant* raced = find(racing, mine.trial.id)) mine.trial = raced->trial;
     tally_.outcomes[mine.trial.id] = mine.outcome();
@@ -260,41 +289,19 @@ std::optional<StoredRace> Settler::decide(const RaceGroup& group, std::vector<En
   return stored;
 }
 
-Selection Settler::select_from(const RaceGroup& group, const StoredRace& stored,
-                               const std::vector<Entrant>& entrants,
-                               std::vector<int>& indices) const {
-  indices = deciding_entrants(stored, ids(entrants));
-  std::vector<Contender> contenders;
-  for (const int i : indices) {
-    const Entrant& entrant = *find(entrants, stored.trials[i]);
-    int64_t workspace_bytes = 0;
-    for (const Candidate& c : entrant.chain) {
-      workspace_bytes +=
-          c.variant->geometry(group.shape.problem, c.configuration, hello_.device_class)
-              .workspace.bytes;
-    }
-    contenders.push_back({.key = muse::key(entrant.chain),
-                          .ns = stored.race.samples(i),
-                          .workspace_bytes = workspace_bytes,
-                          .base = entrant.base,
-                          .degraded = entrant.outcome() == Outcome::kDegraded});
-  }
-  return select(contenders, {.tie_pct = spec_.measure.tie_pct,
-                             .switch_margin_pct = spec_.measure.switch_margin_pct,
-                             .step_ns = hello_.step_ns});
+Decision Settler::select_from(const RaceGroup& group, const StoredRace& stored,
+                              const std::vector<Entrant>& entrants) const {
+  return decide_from(stored, entrants, group.shape.problem, hello_.device_class, spec_.measure);
 }
 
 Settled Settler::conclude(const RaceGroup& group, const std::vector<Entrant>& entrants,
-                          const StoredRace& stored, const Selection& selection,
-                          const std::vector<int>& indices) {
+                          const StoredRace& stored, const Decision& decision) {
+  const Selection& selection = decision.selection;
   Settled settled{.winner = {.selection = selection}, .best = ranking(stored, entrants)};
   if (selection.winner < 0) return settled;
-  const auto entrant_at = [&](int i) -> const Entrant& {
-    return *find(entrants, stored.trials[indices[i]]);
-  };
   nlohmann::json ties = nlohmann::json::array();
-  for (const int i : selection.tie_set) ties.push_back(muse::key(entrant_at(i).chain));
-  const Entrant& chosen = entrant_at(selection.winner);
+  for (const int i : selection.tie_set) ties.push_back(decision.contenders[i].key);
+  const Entrant& chosen = *find(entrants, stored.trials[decision.entrants[selection.winner]]);
   const Entrant* base = find_base(entrants);
   records_.add(db::SelectionRow{.problem_id = chosen.trial.key.problem_id,
                                 .span = std::string(muse::name(group.span)),
@@ -308,7 +315,8 @@ Settled Settler::conclude(const RaceGroup& group, const std::vector<Entrant>& en
                                 .base_median_ns = selection.base_median_ns,
                                 .tie_set = ties.dump(),
                                 .rule = selection.rule,
-                                .status = selection.status});
+                                .status = selection.status,
+                                .race_id = stored.row.id});
   settled.winner.chain = muse::key(chosen.chain);
   return settled;
 }
@@ -321,10 +329,9 @@ std::optional<Settled> Settler::decide_rightly(const RaceGroup& group,
     at_ = fmt::format("{}: racing {}", title(group), entrants.size());
     const std::optional<StoredRace> stored = decide(group, entrants);
     if (!stored) return std::nullopt;
-    std::vector<int> indices;
-    const Selection selection = select_from(group, *stored, entrants, indices);
-    if (selection.winner >= 0 && group.span == kWholeStep) {
-      const db::Id won = stored->trials[indices[selection.winner]];
+    const Decision decision = select_from(group, *stored, entrants);
+    if (decision.selection.winner >= 0 && group.span == kWholeStep) {
+      const db::Id won = stored->trials[decision.entrants[decision.selection.winner]];
       const auto chosen = std::find_if(entrants.begin(), entrants.end(),
                                        [&](const Entrant& e) { return e.trial.id == won; });
       at_ = fmt::format("{}: validating the winner", title(group));
@@ -335,9 +342,60 @@ std::optional<Settled> Settler::decide_rightly(const RaceGroup& group,
         continue;
       }
     }
-    return conclude(group, entrants, *stored, selection, indices);
+    return conclude(group, entrants, *stored, decision);
   }
   return Settled{};
+}
+
+// A scout of the same candidates is not run again: what it tells makes the search what it was.
+// Those that have failed since may have been in it.
+std::optional<StoredRace> Settler::scout_race(const RaceGroup& group,
+                                              const std::vector<Chain>& chains, const Chain& base,
+                                              std::vector<Entrant>& entrants) {
+  const std::vector<db::Id> valid = ids(entrants);
+  std::vector<db::Id> batch = valid;
+  const auto add = [&](const Chain& chain) {
+    if (const auto trial = records_.find(chain, group)) batch.push_back(trial->id);
+  };
+  for (const Chain& chain : chains) add(chain);
+  if (!base.empty()) add(base);
+  std::vector<Entrant> racing;
+  std::optional<StoredRace> unfinished;
+  for (StoredRace& race : usable_races(group)) {
+    const std::vector<db::Id>& raced = race.trials;
+    if (race.row.status == kScoutRace && is_within(valid, raced) && is_within(raced, batch)) {
+      return std::move(race);
+    }
+    if (race.row.status != kScoutingRace || race.row.run_id != records_.run()) continue;
+    if (std::vector<Entrant> same = entrants_of(race, entrants); !same.empty()) {
+      racing = std::move(same);
+      unfinished = std::move(race);
+    }
+  }
+  if (!unfinished) racing = entrants;
+  before_work_(group);
+  auto stored =
+      runner_.scout(group, racing, scout_rules(group), std::move(unfinished), floor(group));
+  for (const Entrant& raced : racing) tally_.outcomes[raced.trial.id] = raced.outcome();
+  return stored;
+}
+
+std::optional<Medians> Settler::scout(const RaceGroup& group, const std::vector<Chain>& chains,
+                                      const Chain& base, const Chain& feeder) {
+  std::optional<std::vector<Entrant>> entrants = valid_entrants(group, chains, base, feeder);
+  if (!entrants) return std::nullopt;
+  Medians medians;
+  if (entrants->empty()) return medians;
+  at_ = fmt::format("{}: scouting {}", title(group), entrants->size());
+  const std::optional<StoredRace> stored = scout_race(group, chains, base, *entrants);
+  if (!stored) return std::nullopt;
+  const std::vector<Standing> standings = stored->race.standings();
+  for (size_t i = 0; i < standings.size(); ++i) {
+    const Entrant* entrant = find(*entrants, stored->trials[i]);
+    if (entrant == nullptr || standings[i].excluded || standings[i].samples == 0) continue;
+    medians[muse::key(entrant->chain)] = standings[i].median_ns;
+  }
+  return medians;
 }
 
 std::optional<Settled> Settler::settle(const RaceGroup& group, const std::vector<Chain>& chains,

@@ -11,6 +11,7 @@
 #include "tuner/race_runner.h"
 #include "tuner/records.h"
 #include "tuner/select.h"
+#include "tuner/stored_selection.h"
 
 namespace muse::tuner {
 
@@ -39,6 +40,12 @@ struct Tally {
   std::set<db::Id> reused;    ///< known from the database
 };
 
+/// By candidate key, ns; only of those that could be timed.
+using Medians = std::map<std::string, double>;
+
+/// The seed of what is random in a group.
+uint64_t group_seed(uint64_t seed, const RaceGroup& group);
+
 class Settler {
  public:
   /// `before_race` runs once work on the device is needed for a group, before the first of it.
@@ -50,6 +57,10 @@ class Settler {
   /// untimed `feeder`. nullopt where the work was stopped.
   std::optional<Settled> settle(const RaceGroup& group, const std::vector<Chain>& chains,
                                 const Chain& base, const Chain& feeder);
+  /// Validates the candidates and times them, and the base with them, in a few rounds that decide
+  /// nothing. nullopt where the work was stopped.
+  std::optional<Medians> scout(const RaceGroup& group, const std::vector<Chain>& chains,
+                               const Chain& base, const Chain& feeder);
   /// Stores how a candidate ended that is not tried, and why.
   void skip(const RaceGroup& group, const Candidate& candidate, Outcome outcome,
             const std::string& reason);
@@ -67,11 +78,15 @@ class Settler {
                                  const std::vector<Entrant>& entrants) const;
   std::optional<Settled> decide_rightly(const RaceGroup& group, std::vector<Entrant>& entrants);
   Settled conclude(const RaceGroup& group, const std::vector<Entrant>& entrants,
-                   const StoredRace& stored, const Selection& selection,
-                   const std::vector<int>& indices);
-  Selection select_from(const RaceGroup& group, const StoredRace& stored,
-                        const std::vector<Entrant>& entrants, std::vector<int>& indices) const;
+                   const StoredRace& stored, const Decision& decision);
+  Decision select_from(const RaceGroup& group, const StoredRace& stored,
+                       const std::vector<Entrant>& entrants) const;
+  std::optional<StoredRace> scout_race(const RaceGroup& group, const std::vector<Chain>& chains,
+                                       const Chain& base, std::vector<Entrant>& entrants);
+  std::vector<StoredRace> usable_races(const RaceGroup& group) const;
   RaceRules rules(const RaceGroup& group) const;
+  RaceRules scout_rules(const RaceGroup& group) const;
+  Floor floor(const RaceGroup& group) const;
 
   const Spec& spec_;
   const Hello& hello_;

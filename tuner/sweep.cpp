@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "profiler/nvtx.h"
+#include "tuner/pace.h"
 
 namespace muse::tuner {
 namespace {
@@ -74,6 +76,19 @@ class Best {
   std::map<std::pair<std::string, Handoff>, double> medians_ns_;
 };
 
+// Where the time of a run went, with what it cost before it was cut off.
+std::string total_cost(const std::string& before, const MeasuringCost& cost) {
+  const nlohmann::json known = nlohmann::json::parse(before, nullptr, false);
+  nlohmann::json total = {{"rounds_s", cost.rounds_s},
+                          {"device_s", cost.device_s},
+                          {"validating_s", cost.validating_s},
+                          {"wall_s", cost.wall_s}};
+  for (auto& [name, seconds] : total.items()) {
+    if (known.is_object()) seconds = seconds.get<double>() + known.value(name, 0.0);
+  }
+  return total.dump();
+}
+
 Stage before(Stage stage) { return static_cast<Stage>(static_cast<int>(stage) - 1); }
 
 class Sweeper {
@@ -99,6 +114,13 @@ class Sweeper {
   void calibrate(const RaceGroup& group);
   void store_skipped(size_t shape, profiler::Regime regime);
   std::vector<Candidate> planned(size_t shape, profiler::Regime regime) const;
+  std::set<Span> spans(size_t shape, profiler::Regime regime) const;
+  std::vector<Chain> pipelines(const RaceGroup& group, const std::vector<Candidate>& candidates,
+                               const Best& best);
+  std::optional<std::vector<Chain>> search_span(const RaceGroup& group, std::vector<Chain> chains,
+                                                const Chain& base, const Chain& feeder);
+  void begin_part(Span span) { pace_.begin(std::string(name(span)), progress_.elapsed_s()); }
+  void show_progress();
   std::optional<Chain> feeder(const Problem& problem, Span span, const Chain& producer,
                               const std::vector<Candidate>& candidates) const;
   void sweep_shape(size_t shape, profiler::Regime regime);
@@ -114,7 +136,7 @@ class Sweeper {
   RaceRunner runner_;
   Settler settler_;
   SweepResult result_;
-  double done_ = 0;
+  Pace pace_;
   bool calibrated_ = false;
 };
 
@@ -172,6 +194,22 @@ std::vector<Candidate> Sweeper::planned(size_t shape, profiler::Regime regime) c
   return candidates;
 }
 
+/// What is decided for the shape, the whole step last.
+std::set<Span> Sweeper::spans(size_t shape, profiler::Regime regime) const {
+  std::set<Span> spans{kWholeStep};
+  for (const Candidate& c : planned(shape, regime)) spans.insert(c.span());
+  return spans;
+}
+
+void Sweeper::show_progress() {
+  pace_.step();
+  std::optional<double> left_s = pace_.left_s(progress_.elapsed_s());
+  if (left_s && options_.budget) {
+    left_s = std::min(*left_s, std::max(0.0, options_.budget->count() - progress_.elapsed_s()));
+  }
+  progress_.show(settler_.at(), left_s);
+}
+
 // What runs untimed before a span: the base up to it, ending in `producer` where one is given.
 // Where the base's candidates do not end at that stage, default configurations step in.
 std::optional<Chain> Sweeper::feeder(const Problem& problem, Span span, const Chain& producer,
@@ -193,6 +231,30 @@ std::optional<Chain> Sweeper::feeder(const Problem& problem, Span span, const Ch
   }
   chain.insert(chain.end(), producer.begin(), producer.end());
   return chain.empty() || joins(problem, chain).ok() ? std::optional(chain) : std::nullopt;
+}
+
+// The candidates that race: all, or what a search chose. nullopt where the work was stopped.
+std::optional<std::vector<Chain>> Sweeper::search_span(const RaceGroup& group,
+                                                       std::vector<Chain> chains, const Chain& base,
+                                                       const Chain& feeder) {
+  if (spec_.search.kind == SearchKind::kExhaustive) return chains;
+  std::optional<Searched> searched =
+      search(spec_, hello_, options_.seed, settler_, group, chains, base, feeder);
+  if (!searched) return std::nullopt;
+  const SearchedShare share{.shape = muse::key(group.shape),
+                            .span = std::string(muse::name(group.span)),
+                            .handoff = key(group.handoff),
+                            .regime = std::string(profiler::name(group.regime)),
+                            .kind = spec_.search.kind,
+                            .seen = static_cast<int>(searched->seen.size()),
+                            .of = static_cast<int>(chains.size())};
+  records_.store().transaction([&] {
+    for (const Chain& chain : searched->unseen) {
+      records_.leave_out(chain, group, kNotSeen + text(share));
+    }
+  });
+  result_.searched.push_back(share);
+  return std::move(searched->seen);
 }
 
 // Adds the best of the span to `best`. A combine is raced per distinct hand-off of those already in
@@ -225,8 +287,10 @@ bool Sweeper::sweep_span(const RaceGroup& group, const std::vector<Candidate>& c
     }
     RaceGroup fed = group;
     fed.handoff = handoff;
-    const std::optional<Settled> settled =
-        settler_.settle(fed, chains, part_of(plan_.base, group.span), *earlier);
+    const Chain base = part_of(plan_.base, group.span);
+    const auto racing = search_span(fed, std::move(chains), base, *earlier);
+    if (!racing) return false;
+    const std::optional<Settled> settled = settler_.settle(fed, *racing, base, *earlier);
     if (!settled) return false;
     result_.winners.push_back(settled->winner);
     const size_t count = std::min<size_t>(settled->best.size(), spec_.pipelines.top_k);
@@ -237,44 +301,62 @@ bool Sweeper::sweep_span(const RaceGroup& group, const std::vector<Candidate>& c
   return true;
 }
 
-void Sweeper::sweep_shape(size_t shape, profiler::Regime regime) {
-  calibrated_ = false;
-  // Tracing gets slower with what a process has launched (6 times at least after 180,000 samples),
-  // and cubins stay loaded: each shape gets a process of its own.
-  if (plan_.target == TargetKind::kCuda) measurer_.retire();
-  store_skipped(shape, regime);
-  const std::vector<Candidate> candidates = planned(shape, regime);
-  std::set<Span> spans{kWholeStep};
-  for (const Candidate& c : candidates) spans.insert(c.span());
-  const double share =
-      1.0 / static_cast<double>(spans.size() * plan_.shapes.size() * spec_.measure.regimes.size());
-  RaceGroup group{.shape = plan_.shapes[shape].shape, .regime = regime};
-  Best best;
-  for (const Span span : spans) {
-    if (span == kWholeStep) continue;  // races among the pipelines
-    group.span = span;
-    if (!sweep_span(group, candidates, best)) return;
-    done_ += share;
-  }
-  group.span = kWholeStep;
-  std::vector<Chain> pipelines;
-  for (Best::Composed& composed : best.pipelines(group.shape.problem)) {
-    if (pipelines.size() == kPipelinesPerRank * spec_.pipelines.top_k) break;
-    pipelines.push_back(std::move(composed.chain));
+// Those to measure: whole-step candidates, and of all that can be composed those of the least sum.
+// What the stages of each take is stored.
+std::vector<Chain> Sweeper::pipelines(const RaceGroup& group,
+                                      const std::vector<Candidate>& candidates, const Best& best) {
+  const auto ways = [&](const std::vector<Chain>& chains) {
+    return with_launch_ways(chains, spec_.pipelines.pdl, group.shape.problem, hello_.device_class);
+  };
+  const std::vector<Best::Composed> composed = best.pipelines(group.shape.problem);
+  records_.store().transaction([&] {
+    for (const Best::Composed& one : composed) {
+      if (!std::isfinite(one.stage_sum_ns)) continue;
+      for (const Chain& chain : ways({one.chain})) {
+        records_.add_stage_sum(chain, group, one.stage_sum_ns);
+      }
+    }
+  });
+  std::vector<Chain> chosen;
+  for (const Best::Composed& one : composed) {
+    if (chosen.size() == kPipelinesPerRank * spec_.pipelines.top_k) break;
+    chosen.push_back(one.chain);
   }
   for (const Candidate& c : candidates) {
-    if (c.span() == kWholeStep) pipelines.push_back({c});
+    if (c.span() == kWholeStep) chosen.push_back({c});
   }
-  pipelines =
-      with_launch_ways(pipelines, spec_.pipelines.pdl, group.shape.problem, hello_.device_class);
-  const std::optional<Settled> settled = settler_.settle(group, pipelines, plan_.base, {});
+  return ways(chosen);
+}
+
+void Sweeper::sweep_shape(size_t shape, profiler::Regime regime) {
+  calibrated_ = false;
+  store_skipped(shape, regime);
+  const std::vector<Candidate> candidates = planned(shape, regime);
+  RaceGroup group{.shape = plan_.shapes[shape].shape, .regime = regime};
+  Best best;
+  for (const Span span : spans(shape, regime)) {
+    if (span == kWholeStep) continue;  // races among the pipelines
+    begin_part(span);
+    group.span = span;
+    if (!sweep_span(group, candidates, best)) return;
+  }
+  begin_part(kWholeStep);
+  group.span = kWholeStep;
+  const std::optional<Settled> settled =
+      settler_.settle(group, pipelines(group, candidates, best), plan_.base, {});
   if (settled) result_.winners.push_back(settled->winner);
-  done_ += share;
+  pace_.end(progress_.elapsed_s());
 }
 
 SweepResult Sweeper::run() {
   const profiler::NvtxRange range("sweep");
-  runner_.tick = [this] { progress_.update(settler_.at(), done_); };
+  const double began_s = progress_.elapsed_s();
+  runner_.tick = [this] { show_progress(); };
+  for (size_t shape = 0; shape < plan_.shapes.size(); ++shape) {
+    for (const profiler::Regime regime : spec_.measure.regimes) {
+      for (const Span span : spans(shape, regime)) pace_.expect(std::string(name(span)));
+    }
+  }
   for (size_t shape = 0; shape < plan_.shapes.size(); ++shape) {
     for (const profiler::Regime regime : spec_.measure.regimes) {
       if (keep_on()) sweep_shape(shape, regime);
@@ -287,15 +369,19 @@ SweepResult Sweeper::run() {
       if (!tally.measured.contains(id)) records_.set_reused(id);
     }
   });
+  result_.cost = runner_.cost();
+  result_.cost.wall_s = progress_.elapsed_s() - began_s;
   const bool whole = result_.stop_signal == 0 && !result_.out_of_budget && !result_.device_lost;
-  records_.finish(whole ? "complete" : result_.stop_signal != 0 ? "interrupted" : "incomplete");
+  records_.finish(whole                      ? "complete"
+                  : result_.stop_signal != 0 ? "interrupted"
+                                             : "incomplete",
+                  total_cost(records_.cost(), result_.cost));
   for (const auto& [id, outcome] : tally.outcomes) ++result_.outcomes[outcome];
   result_.measured = static_cast<int>(tally.measured.size());
   result_.reused =
       static_cast<int>(std::count_if(tally.reused.begin(), tally.reused.end(),
                                      [&](db::Id id) { return !tally.measured.contains(id); }));
   result_.rounds = runner_.rounds();
-  result_.cost = runner_.cost();
   return result_;
 }
 

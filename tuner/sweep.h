@@ -14,6 +14,7 @@
 #include "tuner/measurer.h"
 #include "tuner/plan.h"
 #include "tuner/records.h"
+#include "tuner/scout.h"
 #include "tuner/settle.h"
 
 namespace muse::tuner {
@@ -24,7 +25,8 @@ struct SweepResult {
   int measured = 0;                 ///< trials timed in this run
   int reused = 0;                   ///< trials taken from the database
   int rounds = 0;
-  MeasuringCost cost;
+  MeasuringCost cost;                   ///< of this run since it was started or resumed
+  std::vector<SearchedShare> searched;  ///< of groups that a search chose from, in the order done
   bool out_of_budget = false;
   int stop_signal = 0;  ///< SIGINT, SIGTERM or 0
   bool device_lost = false;

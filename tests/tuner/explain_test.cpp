@@ -369,12 +369,17 @@ TEST_F(Explained, ComparesAPipelineWithItsStagesAlone) {
                                            stages + " + gate/simd:threads=1",
                                            stages + " + gate/simd:threads=2"};
   const std::vector<db::TrialRow> trials{add_trial(pipelines[0]), add_trial(pipelines[1])};
-  const db::TrialRow third =
-      add_trial(pipelines[2], "pending", "not among the pipelines of the least sum");
   select(race(trials, {2000, 1000}), trials);
-  store_.upsert(db::InteractionRow{run_, trials[0].id, 1900});
-  store_.upsert(db::InteractionRow{run_, trials[1].id, 1100});
-  store_.upsert(db::InteractionRow{run_, third.id, 3000});
+  const auto took = [&](const std::string& key, double ns) {
+    const db::Id candidate =
+        store_.upsert(db::CandidateRow{.key = key, .span = "prepare..gate", .pipeline = true});
+    store_.upsert(db::InteractionRow{run_, problem_, "cold", candidate, ns});
+    store_.upsert(db::InteractionRow{run_, problem_, "warm", candidate, 1});
+  };
+  took(pipelines[0], 1900);
+  took(pipelines[1], 1100);
+  took(pipelines[1] + " + pdl", 1100);
+  took(pipelines[2], 3000);
   const ExplainedGroup group = explained().at(0);
   EXPECT_EQ(group.span, "prepare..gate");
   const ExplainedTrial& best = trial(group, pipelines[1]);
@@ -383,9 +388,13 @@ TEST_F(Explained, ComparesAPipelineWithItsStagesAlone) {
   ASSERT_TRUE(best.interaction_ns());
   EXPECT_NEAR(*best.interaction_ns(), -100, 1);
   EXPECT_NEAR(*trial(group, pipelines[0]).interaction_ns(), 100, 1);
-  EXPECT_EQ(trial(group, pipelines[2]).rank, 3);
-  EXPECT_FALSE(trial(group, pipelines[2]).interaction_ns());
+  const ExplainedTrial& third = trial(group, pipelines[2]);
+  EXPECT_EQ(third.trial, 0) << "not measured";
+  EXPECT_EQ(third.fate, Fate::kNotTried);
+  EXPECT_EQ(third.rank, 3);
+  EXPECT_FALSE(third.interaction_ns());
   EXPECT_EQ(group.trials.back().candidate, pipelines[2]);
+  EXPECT_EQ(trial(group, pipelines[1] + " + pdl").rank, 1) << "the same stages";
 }
 
 }  // namespace

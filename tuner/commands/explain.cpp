@@ -30,7 +30,7 @@ json optional_json(const std::optional<Value>& value) {
 
 json trial_json(const ExplainedTrial& t) {
   return {{"candidate", t.candidate},
-          {"state", t.state},
+          {"state", t.trial == 0 ? json(nullptr) : json(t.state)},
           {"fate", name(t.fate)},
           {"why", t.why},
           {"base", t.base},
@@ -66,9 +66,10 @@ json selection_json(const ExplainedGroup& group) {
 json group_json(const ExplainedGroup& group) {
   json trials = json::array();
   for (const ExplainedTrial& t : group.trials) trials.push_back(trial_json(t));
-  return {{"problem", group.problem},           {"span", group.span},
-          {"handoff", group.handoff},           {"regime", group.regime},
-          {"selection", selection_json(group)}, {"trials", std::move(trials)}};
+  return {{"problem", group.problem},   {"span", group.span},
+          {"handoff", group.handoff},   {"regime", group.regime},
+          {"searched", group.searched}, {"selection", selection_json(group)},
+          {"trials", std::move(trials)}};
 }
 
 std::string headline(const ExplainedGroup& group) {
@@ -76,6 +77,7 @@ std::string headline(const ExplainedGroup& group) {
   const auto add = [&](const std::string& line) { text += printable(line) + "\n"; };
   add(fmt::format("{}  {}{}  {}", group.problem, group.span,
                   group.handoff.empty() ? "" : " of " + group.handoff, group.regime));
+  if (!group.searched.empty()) add("  " + group.searched);
   if (!group.selection) return text + "  no winner\n";
   const db::SelectionRow& row = *group.selection;
   add(fmt::format("  winner {}: {} [{}, {}], {}, {}", group.chosen, format_ns(row.median_ns),
@@ -120,6 +122,9 @@ void require_something(const db::Store& store, const db::RunRow& run, const Opti
     problems.insert(t.problem.key);
     spans.insert(t.candidate.span);
     candidates.insert(t.candidate.key);
+  }
+  for (const db::InteractionRow& row : store.interactions(run.id)) {
+    candidates.insert(store.candidate(row.candidate_id).key);
   }
   const auto refuse = [&](const std::string& option, const std::string& word,
                           const std::set<std::string>& names) {

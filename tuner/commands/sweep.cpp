@@ -67,6 +67,21 @@ std::string outcome_text(const SweepResult& result) {
   return text.empty() ? "no trial" : text;
 }
 
+// One line a span: how much of its candidates was seen over all shapes.
+void say_searched(const SweepResult& result) {
+  std::map<std::string, SearchedShare> by_span;
+  for (const SearchedShare& one : result.searched) {
+    SearchedShare& sum = by_span[one.span];
+    sum.kind = one.kind;
+    sum.seen += one.seen;
+    sum.of += one.of;
+  }
+  for (const auto& [span, sum] : by_span) {
+    if (sum.of == 0) continue;
+    say(fmt::format("{}: {} ({:.0f} %)", span, text(sum), 100.0 * sum.seen / sum.of));
+  }
+}
+
 nlohmann::json to_json(const SweepResult& result, const Records& records) {
   nlohmann::json winners = nlohmann::json::array(), outcomes = nlohmann::json::object();
   for (const Winner& winner : result.winners) {
@@ -86,10 +101,21 @@ nlohmann::json to_json(const SweepResult& result, const Records& records) {
                        {"status", s.status}});
   }
   for (const auto& [outcome, count] : result.outcomes) outcomes[std::string(name(outcome))] = count;
+  nlohmann::json searched = nlohmann::json::array();
+  for (const SearchedShare& one : result.searched) {
+    searched.push_back({{"problem", one.shape},
+                        {"span", one.span},
+                        {"handoff", one.handoff},
+                        {"regime", one.regime},
+                        {"kind", name(one.kind)},
+                        {"seen", one.seen},
+                        {"of", one.of}});
+  }
   return {{"run", records.run()},
           {"resumed", records.resumed()},
           {"winners", winners},
           {"outcomes", outcomes},
+          {"searched", searched},
           {"measured", result.measured},
           {"reused", result.reused},
           {"rounds", result.rounds},
@@ -97,7 +123,8 @@ nlohmann::json to_json(const SweepResult& result, const Records& records) {
           {"cost",
            {{"rounds_s", result.cost.rounds_s},
             {"device_s", result.cost.device_s},
-            {"validating_s", result.cost.validating_s}}}};
+            {"validating_s", result.cost.validating_s},
+            {"wall_s", result.cost.wall_s}}}};
 }
 
 nlohmann::json to_json(const Agreement& a) {
@@ -209,9 +236,13 @@ Swept sweep_once(Prepared& prepared, int repetition) {
                   result.measured, result.reused, result.rounds));
   if (result.rounds > 0) {
     const MeasuringCost& cost = result.cost;
-    say(fmt::format("measuring took {:.1f} s, of that the device {:.1f} s; validating {:.1f} s",
-                    cost.rounds_s, cost.device_s, cost.validating_s));
+    const double overhead = cost.device_s > 0 ? cost.rounds_s / cost.device_s - 1 : 0;
+    say(
+        fmt::format("measuring took {:.1f} s, of that the device {:.1f} s (host overhead {:.0f} % "
+                    "of it); validating {:.1f} s",
+                    cost.rounds_s, cost.device_s, 100 * overhead, cost.validating_s));
   }
+  say_searched(result);
   return swept;
 }
 
