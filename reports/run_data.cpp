@@ -193,6 +193,30 @@ std::string counted(size_t count, const char* one, const char* many) {
   return std::to_string(count) + " " + (count == 1 ? one : many);
 }
 
+/// Shapes whose whole pipelines differ from regime to regime, each with who wins where. Where the
+/// winners tie in both regimes there is nothing to disagree about.
+std::vector<std::string> regime_splits(const std::vector<Choice>& choices) {
+  std::map<std::string, std::vector<const Choice*>> by_shape;
+  for (const Choice& choice : choices) {
+    if (choice.whole() && !choice.winner.empty()) by_shape[choice.shape].push_back(&choice);
+  }
+  const auto ties = [](const Choice& choice, const std::string& key) {
+    return choice.winner == key ||
+           std::find(choice.ties.begin(), choice.ties.end(), key) != choice.ties.end();
+  };
+  std::vector<std::string> splits;
+  for (const auto& [shape, regimes] : by_shape) {
+    bool split = false;
+    std::string text;
+    for (const Choice* one : regimes) {
+      for (const Choice* other : regimes) split |= !ties(*one, other->winner);
+      text += (text.empty() ? "" : ", ") + one->row.regime + ": " + one->winner;
+    }
+    if (split) splits.push_back(shape + " (" + text + ")");
+  }
+  return splits;
+}
+
 std::vector<Banner> banners_of(const RunData& data) {
   std::vector<Banner> banners;
   const auto bad = [&](std::string text) { banners.push_back({true, std::move(text)}); };
@@ -221,6 +245,18 @@ std::vector<Banner> banners_of(const RunData& data) {
     caution("Inconclusive: for " +
             counted(static_cast<size_t>(data.counts.inconclusive), "choice", "choices") +
             " the rounds leave open a difference above the switch margin.");
+  }
+  if (const std::vector<std::string> splits = regime_splits(data.choices); !splits.empty()) {
+    constexpr size_t kNamed = 3;
+    std::string text = "Regimes disagree: the best whole pipeline depends on the caches for " +
+                       counted(splits.size(), "shape: ", "shapes: ");
+    for (size_t i = 0; i < std::min(splits.size(), kNamed); ++i) {
+      text += (i == 0 ? "" : "; ") + splits[i];
+    }
+    if (splits.size() > kNamed) {
+      text += "; and " + std::to_string(splits.size() - kNamed) + " more";
+    }
+    caution(text + ".");
   }
   if (data.choices.empty())
     caution("Nothing was chosen: no span of this run has a measured candidate.");

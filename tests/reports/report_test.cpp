@@ -112,12 +112,13 @@ class ReportTest : public testing::Test {
   }
 
   void select(db::Id problem, const std::string& span, db::Id winner, db::Id base, double median,
-              double base_median, const std::string& status, const std::string& ties) {
+              double base_median, const std::string& status, const std::string& ties,
+              const std::string& regime = "cold") {
     db::SelectionRow row;
     row.run_id = id_;
     row.problem_id = problem;
     row.span = span;
-    row.regime = "cold";
+    row.regime = regime;
     row.trial_id = winner;
     row.base_trial_id = base;
     row.median_ns = median;
@@ -268,6 +269,29 @@ TEST_F(ReportTest, WarnsWhereFiguresDoNotSayWhatTheySeemTo) {
     EXPECT_NE(page.find(std::string("<strong>") + word), std::string::npos) << word;
   }
   EXPECT_EQ(page.find("CPU-only"), std::string::npos);
+}
+
+TEST_F(ReportTest, SaysWhereTheBestPipelineDependsOnTheRegime) {
+  start();
+  store_.transaction([&] {
+    const db::Id split = problem("split"), same = problem("same"), tied = problem("tied");
+    const auto whole = [&](db::Id problem, const std::string& key) {
+      return trial(problem, key, "prepare..gate", "ok");
+    };
+    const auto decide = [&](db::Id problem, db::Id winner, const std::string& regime,
+                            const std::string& ties) {
+      select(problem, "prepare..gate", winner, 0, 100, 0, "winner", ties, regime);
+    };
+    decide(split, whole(split, "a"), "cold", R"(["a"])");
+    decide(split, whole(split, "b"), "warm", R"(["b"])");
+    decide(same, whole(same, "a"), "cold", R"(["a"])");
+    decide(same, whole(same, "a"), "warm", R"(["a"])");
+    decide(tied, whole(tied, "a"), "cold", R"(["a", "b"])");
+    decide(tied, whole(tied, "b"), "warm", R"(["b", "a"])");
+  });
+  const std::string page = html();
+  EXPECT_NE(page.find("Regimes disagree:"), std::string::npos);
+  EXPECT_NE(page.find("for 1 shape: split (cold: a, warm: b)."), std::string::npos);
 }
 
 TEST_F(ReportTest, GroupsFailuresWhoseReasonsDifferOnlyInNumbers) {
