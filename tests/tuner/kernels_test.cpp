@@ -8,6 +8,7 @@
 
 #include "tests/fakes/command.h"
 #include "tuner/ptxas_log.h"
+#include "tuner/supervisor.h"
 #include "tuner/sweep.h"
 #include "variants/kernel_source.h"
 

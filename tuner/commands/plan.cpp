@@ -6,6 +6,7 @@
 
 #include "tuner/commands/command.h"
 #include "tuner/records.h"
+#include "tuner/search.h"
 
 namespace muse::tuner {
 namespace {
@@ -39,7 +40,7 @@ std::optional<Outcome> known_outcome(const db::Store& store, const Hello& hello,
   return std::nullopt;
 }
 
-void print_plan(const Plan& plan, bool json) {
+void print_plan(const Plan& plan, const SearchRules& search, bool json) {
   std::map<Action, int> counts;
   nlohmann::json items = nlohmann::json::array();
   std::vector<std::vector<std::string>> rows{
@@ -59,6 +60,7 @@ void print_plan(const Plan& plan, bool json) {
   if (json) {
     print_json("plan", {{"items", items},
                         {"base", key(plan.base)},
+                        {"search", {{"kind", name(search.kind)}, {"share_pct", search.share_pct}}},
                         {"counts",
                          {{"measure", counts[Action::kMeasure]},
                           {"reuse", counts[Action::kReuse]},
@@ -71,6 +73,10 @@ void print_plan(const Plan& plan, bool json) {
                   "of each span\nbase: {}\n",
                   plan.shapes.size(), counts[Action::kMeasure], counts[Action::kReuse],
                   counts[Action::kSkip], key(plan.base)));
+  if (search.kind == SearchKind::kExhaustive) return;
+  print(fmt::format(
+      "search: {}, {:g} % of what is to measure in each span of {} candidates or more\n",
+      name(search.kind), search.share_pct, Searcher::kWholeBelow));
 }
 
 }  // namespace
@@ -107,7 +113,7 @@ Command plan_command() {
                 throw CommandError(ExitCode::kUsage,
                                    printable(options->config) + ": " + plan.error());
               }
-              print_plan(*plan, options->json);
+              print_plan(*plan, spec.search, options->json);
               return ExitCode::kOk;
             };
           }};
