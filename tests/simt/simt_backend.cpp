@@ -14,8 +14,11 @@ namespace muse::simt {
 namespace {
 
 using tuner::Backend;
+using tuner::Compared;
+using tuner::DeviceLimits;
 using tuner::Outcome;
 using tuner::Program;
+using tuner::Put;
 using tuner::TrialError;
 
 unsigned narrow(int64_t extent) { return extent > 0xFFFFFFFF || extent < 0 ? 0 : extent; }

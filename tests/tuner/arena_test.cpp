@@ -62,6 +62,7 @@ class CountingBackend final : public Backend {
   profiler::ClockReading read_clock() override { return host_->read_clock(); }
   profiler::Sampler& sampler() override { return host_->sampler(); }
   void flush_caches() override { host_->flush_caches(); }
+  DeviceLimits limits() override { return host_->limits(); }
   std::string protocol() const override { return host_->protocol(); }
 
  private:
