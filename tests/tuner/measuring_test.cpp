@@ -552,15 +552,7 @@ class ManyTrials : public Measuring {
   int trials_ = 0;
 };
 
-TEST_F(ManyTrials, AHundredThousandInTenSweepsNeedNoMoreMemoryThanTenThousand) {
-  for (int i = 0; i < 10; ++i) {
-    sweep_shapes(18, 2, "many.db");
-    std::filesystem::remove(folder_ / "many.db");
-  }
-  check();
-}
-
-TEST_F(ManyTrials, DISABLED_AHundredThousandInOneSweepNeedNoMoreMemoryThanTenThousand) {
+TEST_F(ManyTrials, AHundredThousandNeedNoMoreMemoryThanTenThousand) {
   sweep_shapes(51, 7, "many.db");
   check();
 }
