@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -283,6 +284,59 @@ TEST_F(DeviceProfiler, FlushMakesARereadSlower) {
       measure(*sampler, {.before = [&] { cache.flush(); }, .run = read, .kernels = kernels}, 30);
   ASSERT_EQ(warm.rejected + cold.rejected, 0) << warm.why << cold.why;
   EXPECT_GT(cold.median_ns, 1.1 * warm.median_ns);
+}
+
+// 8 MiB, which every L2 of these cards holds: a larger flush makes nothing colder.
+TEST_F(DeviceProfiler, AColdReadIsColdAndADoubledFlushChangesNothing) {
+  const auto sampler = cupti();
+  DeviceCache cache(stream());
+  constexpr int64_t kBytes = int64_t{8} << 20;
+  const DeviceMemory data(kBytes + 16), twice(2 * cache.bytes() + 16);
+  launch_write(stream(), data.data(), kBytes);
+  launch_write(stream(), twice.data(), 2 * cache.bytes());
+  const auto read = [&] { launch_read(stream(), data.data(), kBytes, data.as<uint32_t>(kBytes)); };
+  const auto flush_twice = [&] {
+    launch_read(stream(), twice.data(), 2 * cache.bytes(), twice.as<uint32_t>(2 * cache.bytes()));
+  };
+  const std::vector<std::string> kernels{symbol(OwnKernel::kRead)};
+  const Timing warm = measure(*sampler, {.before = read, .run = read, .kernels = kernels}, 60);
+  const Timing cold =
+      measure(*sampler, {.before = [&] { cache.flush(); }, .run = read, .kernels = kernels}, 60);
+  const Timing colder =
+      measure(*sampler, {.before = flush_twice, .run = read, .kernels = kernels}, 60);
+  ASSERT_EQ(warm.rejected + cold.rejected + colder.rejected, 0)
+      << warm.why << cold.why << colder.why;
+  EXPECT_GE(cold.median_ns, 1.1 * warm.median_ns);
+  EXPECT_NEAR(colder.median_ns, cold.median_ns, 0.03 * cold.median_ns);
+}
+
+// What the host does before it launches is no part of the kernel's time. Candidates are timed as
+// graphs, so that by events it shows only where it delays the replay itself.
+TEST_F(DeviceProfiler, ALauncherThatTakesItsTimeReadsTheSame) {
+  CeilingWork ceiling(stream());
+  const auto flush = ceiling.null_kernel().before;
+  const auto launch = [&] { launch_spin(stream(), 5'000); };
+  const auto slow_launch = [&] {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(40);
+    while (std::chrono::steady_clock::now() < until) {
+    }
+    launch();
+  };
+  CapturedGraph plain(stream(), launch), delayed(stream(), slow_launch);
+  const std::vector<std::string> kernels{symbol(OwnKernel::kSpin)};
+  const auto compare = [&](Sampler& sampler, const Work& quick, const Work& slow) {
+    const Timing a = measure(sampler, quick, 50), b = measure(sampler, slow, 50);
+    ASSERT_GT(a.samples, 40) << a.why;
+    ASSERT_GT(b.samples, 40) << b.why;
+    EXPECT_NEAR(b.median_ns, a.median_ns, std::max(200.0, 0.05 * a.median_ns))
+        << name(sampler.timer());
+  };
+  const Work graph{flush, [&] { plain.launch(); }, kernels};
+  const Work delayed_graph{flush, [&] { delayed.launch(); }, kernels};
+  compare(*make_event_sampler(stream()), graph, delayed_graph);
+  const auto sampler = cupti();
+  compare(*sampler, graph, delayed_graph);
+  compare(*sampler, {flush, launch, kernels}, {flush, slow_launch, kernels});
 }
 
 TEST_F(DeviceProfiler, SetsNoneOfTheL2AsideForPersistingLines) {
