@@ -91,7 +91,9 @@ TEST_F(Measuring, RoundsOfAThrottledClockAreStoredWithTheReasonAndTakenAgain) {
   const auto races = static_cast<int>(store.races(swept.run).size());
   ASSERT_EQ(rejected.size(), 1U);
   EXPECT_NE(rejected.begin()->first.find(profiler::clock_reasons(kThermal)), std::string::npos);
-  EXPECT_EQ(rejected.begin()->second, 3 * races);
+  // After the second one in a row the rest of a block is let go.
+  EXPECT_GE(rejected.begin()->second, 2 * races);
+  EXPECT_LE(rejected.begin()->second, 3 * races);
   EXPECT_NEAR(*trial(store, best_).median_ns, 19'600, 60) << "hot samples are no times";
 }
 
