@@ -129,6 +129,20 @@ class Backend {
   virtual std::optional<TargetTruth> attention_truth(const Problem& problem,
                                                      const Buffers& buffers) = 0;
 
+  /// What partials on the target combine to in double precision, and the first element of each kind
+  /// that they must not hold; -1 where there is none.
+  struct CombinedPartials {
+    std::vector<double> o;               ///< [T, Hq, D]; empty where no values were asked for
+    std::vector<double> lse;             ///< [T, Hq] base 2; the same
+    int64_t bad_n_splits = -1;           ///< request
+    int64_t nan_lse = -1, inf_lse = -1;  ///< elements of partial_lse that count
+    int64_t nan_o = -1;                  ///< of partial_o, of splits that are not empty
+  };
+  /// nullopt on the host.
+  virtual std::optional<CombinedPartials> combined_partials(const Problem& problem,
+                                                            const Buffers& buffers,
+                                                            bool values) = 0;
+
   /// Where everything is enqueued; null on the host.
   virtual CUstream_st* stream() const { return nullptr; }
   virtual profiler::Sampler& sampler() = 0;

@@ -358,28 +358,66 @@ std::optional<GateFailure> ChainRun::unwritten(bool taps) {
 }
 
 std::optional<GateFailure> ChainRun::unwritten_partials() {
+  if (const auto seen = backend_.combined_partials(stand_.problem(), buffers(), false)) {
+    return unwritten_there(*seen);
+  }
   const PartialsView& view = partials();
   for (size_t b = 0; b < view.n_splits.size(); ++b) {
     if (view.n_splits[b] >= 1 && view.n_splits[b] <= partials_.split_capacity) continue;
-    return GateFailure{.buffer = "n_splits",
-                       .index = static_cast<int64_t>(b),
-                       .got = static_cast<double>(view.n_splits[b]),
-                       .expected = 1,
-                       .limit = static_cast<double>(partials_.split_capacity),
-                       .what = "split count outside 1..capacity, or never written"};
+    return illegal_splits(static_cast<int64_t>(b), view.n_splits[b]);
   }
   if (auto failure = judge_written("partial_lse", Element::kF32, byte_view(view.lse))) {
     return failure;
   }
   const float infinity = std::numeric_limits<float>::infinity();
   const auto too_large = std::find(view.lse.begin(), view.lse.end(), infinity);
-  if (too_large != view.lse.end()) {
-    return GateFailure{.buffer = "partial_lse",
-                       .index = too_large - view.lse.begin(),
-                       .got = infinity,
-                       .what = "infinite log-sum-exp"};
-  }
+  if (too_large != view.lse.end()) return infinite_lse(too_large - view.lse.begin());
   return judge_written("partial_o", area("partial_o").element, view.o);
+}
+
+// The same by what the target has found.
+std::optional<GateFailure> ChainRun::unwritten_there(const Backend::CombinedPartials& seen) {
+  const auto element = [&](std::string_view buffer, int64_t index) {
+    const Arena::Area& from = area(buffer);
+    std::vector<uint8_t> bytes(static_cast<size_t>(size_bytes(from.element)));
+    backend_.download(bytes.data(), at(from.address, index * size_bytes(from.element)),
+                      size_bytes(from.element));
+    return bytes;
+  };
+  const auto nan_at = [&](std::string_view buffer, int64_t index) {
+    auto failure = judge_written(buffer, area(buffer).element, element(buffer, index));
+    if (failure) failure->index = index;
+    return failure;
+  };
+  if (seen.bad_n_splits >= 0) {
+    const std::vector<uint8_t> got = element("n_splits", seen.bad_n_splits);
+    return illegal_splits(seen.bad_n_splits, element_value(Element::kI32, got, 0));
+  }
+  if (seen.nan_lse >= 0) return nan_at("partial_lse", seen.nan_lse);
+  if (seen.inf_lse >= 0) return infinite_lse(seen.inf_lse);
+  return seen.nan_o >= 0 ? nan_at("partial_o", seen.nan_o) : std::nullopt;
+}
+
+GateFailure ChainRun::illegal_splits(int64_t request, double got) const {
+  return {.buffer = "n_splits",
+          .index = request,
+          .got = got,
+          .expected = 1,
+          .limit = static_cast<double>(partials_.split_capacity),
+          .what = "split count outside 1..capacity, or never written"};
+}
+
+GateFailure ChainRun::infinite_lse(int64_t index) {
+  return {.buffer = "partial_lse",
+          .index = index,
+          .got = std::numeric_limits<double>::infinity(),
+          .what = "infinite log-sum-exp"};
+}
+
+Backend::CombinedPartials ChainRun::combined() {
+  const Problem& problem = stand_.problem();
+  if (auto there = backend_.combined_partials(problem, buffers(), true)) return *std::move(there);
+  return combine(partials(), problem, partials_, stand_.data->inputs.view());
 }
 
 const PartialsView& ChainRun::partials() {

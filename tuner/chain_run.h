@@ -70,9 +70,8 @@ class ChainRun {
     std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
     return values;
   }
-  /// As read back once a run, in the bench's scratch memory: valid until partials of another run
-  /// are read.
-  const PartialsView& partials();
+  /// What the partials combine to in float64.
+  Backend::CombinedPartials combined();
   /// Rows cache_loc of the caches in the order of the tokens, as disturbed() has seen them.
   const std::vector<uint8_t>& step_k() const { return step_k_; }
   const std::vector<uint8_t>& step_v() const { return step_v_; }
@@ -101,7 +100,13 @@ class ChainRun {
   std::optional<GateFailure> changed_cache(std::string_view name,
                                            const std::vector<uint8_t>& prepared,
                                            std::vector<uint8_t>& step);
+  /// As read back once a run, in the bench's scratch memory: valid until partials of another run
+  /// are read.
+  const PartialsView& partials();
   std::optional<GateFailure> unwritten_partials();
+  std::optional<GateFailure> unwritten_there(const Backend::CombinedPartials& seen);
+  GateFailure illegal_splits(int64_t request, double got) const;
+  static GateFailure infinite_lse(int64_t index);
   std::optional<GateFailure> unwritten_rows(std::string_view name,
                                             const std::vector<uint8_t>& rows) const;
   std::optional<GateFailure> differing_partials(const Products& other, std::string_view what);

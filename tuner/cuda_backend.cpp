@@ -15,6 +15,7 @@
 #include "profiler/device_kernels.h"
 #include "profiler/event_sampler.h"
 #include "tuner/backend.h"
+#include "tuner/cuda_allocator.h"
 #include "tuner/cuda_error.h"
 #include "tuner/cuda_memory.h"
 #include "tuner/cuda_program.h"
@@ -126,23 +127,8 @@ class CudaBackend final : public Backend {
   const profiler::DeviceInstance& device_instance() const override { return instance_; }
   std::string toolkit() const override { return toolkit_; }
 
-  void* allocate(int64_t bytes) override {
-    size_t free = 0, total = 0;
-    check(cudaMemGetInfo(&free, &total), "asking for free memory");
-    void* address = nullptr;
-    const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
-    const cudaError_t error = bytes < 0 ? cudaErrorMemoryAllocation : cudaMalloc(&address, size);
-    if (error == cudaErrorMemoryAllocation) {
-      cudaGetLastError();  // told here; the next call shall not tell it again
-      throw TrialError(Outcome::kOom,
-                       fmt::format("out of device memory: {} bytes requested, {} free of {}", bytes,
-                                   free, total));
-    }
-    check(error, "allocating device memory");
-    return address;
-  }
-  // After a fault this fails like everything else, and the process ends.
-  void release(void* address) override { cudaFree(address); }
+  void* allocate(int64_t bytes) override { return memory_.allocate(bytes); }
+  void release(void* address) override { memory_.release(address); }
 
   void upload(void* target, const void* host, int64_t bytes) override {
     copy(target, host, bytes, cudaMemcpyHostToDevice);
@@ -198,6 +184,10 @@ class CudaBackend final : public Backend {
                                              const Buffers& buffers) override {
     return cuda_attention_truth(*this, stream_.get(), problem, buffers);
   }
+  std::optional<CombinedPartials> combined_partials(const Problem& problem, const Buffers& buffers,
+                                                    bool values) override {
+    return cuda_combined_partials(*this, stream_.get(), problem, buffers, values);
+  }
 
   CUstream_st* stream() const override { return stream_.get(); }
   profiler::Sampler& sampler() override { return *sampler_; }
@@ -221,7 +211,9 @@ class CudaBackend final : public Backend {
   std::string protocol() const override {
     return fmt::format(
         "timer={}; sampler={}; cold=flush before the sample; flush={}; "
-        "warm=after the predecessor, no flush; memory=cudaMalloc, guarded; chain=one graph",
+        "warm=after the predecessor, no flush; rotating=one graph over copies of 3 caches; "
+        "fill=normal, caches repeat; memory=cudaMalloc, guarded; chain=one graph; samples back to "
+        "back",
         profiler::name(sampler_->timer()), sampler_->version(), cache_->recipe());
   }
 
@@ -246,7 +238,7 @@ class CudaBackend final : public Backend {
   const MemoryPiece* upload_pieces() {
     const auto bytes = static_cast<int64_t>(pieces_.size() * sizeof(MemoryPiece));
     if (bytes > pieces_bytes_) {
-      if (device_pieces_) release(device_pieces_);  // waits for whoever still reads it
+      release(device_pieces_);
       device_pieces_ = nullptr;
       device_pieces_ = static_cast<MemoryPiece*>(allocate(bytes));
       pieces_bytes_ = bytes;
@@ -263,6 +255,7 @@ class CudaBackend final : public Backend {
   // Members die in reverse: modules before the stream.
   DeviceClass device_class_;
   std::string toolkit_;
+  CudaAllocator memory_;
   Stream stream_;
   CudaQueue queue_;
   CudaModules modules_;

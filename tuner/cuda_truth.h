@@ -12,4 +12,9 @@ namespace muse::tuner {
 Backend::TargetTruth cuda_attention_truth(Backend& backend, cudaStream_t stream,
                                           const Problem& problem, const Buffers& buffers);
 
+/// As Backend::combined_partials(). Throws TrialError(kOom) for want of memory.
+Backend::CombinedPartials cuda_combined_partials(Backend& backend, cudaStream_t stream,
+                                                 const Problem& problem, const Buffers& buffers,
+                                                 bool values);
+
 }  // namespace muse::tuner

@@ -202,6 +202,9 @@ class HostBackend final : public Backend {
     return nullptr;
   }
   DeviceLimits limits() override { return {}; }
+  std::optional<CombinedPartials> combined_partials(const Problem&, const Buffers&, bool) override {
+    return std::nullopt;
+  }
   std::optional<TargetTruth> attention_truth(const Problem&, const Buffers&) override {
     return std::nullopt;
   }
@@ -220,7 +223,8 @@ class HostBackend final : public Backend {
   std::string protocol() const override {
     return fmt::format(
         "timer={}; sampler={}; cold=flush before the sample; flush={}; "
-        "warm=after the predecessor, no flush; memory=touched, huge pages from {} bytes",
+        "warm=after the predecessor, no flush; rotating=over copies of 3 caches; "
+        "fill=normal, caches repeat; memory=touched, huge pages from {} bytes",
         profiler::name(sampler_.timer()), sampler_.version(),
         profiler::HostCache::recipe(last_level_bytes_), kHugePageBytes);
   }

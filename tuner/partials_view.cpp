@@ -3,6 +3,7 @@
 #include "tuner/partials_view.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "variants/reference/parallel.h"
@@ -36,6 +37,29 @@ void read_partials(Backend& backend, const Problem& p, const Handoff& partials,
       std::fill_n(view.o.begin() + slot * slot_bytes, slot_bytes, uint8_t{0});
     }
   });
+}
+
+Backend::CombinedPartials combine(const PartialsView& view, const Problem& p,
+                                  const Handoff& partials, Buffers in) {
+  in.partial_o = const_cast<uint8_t*>(view.o.data());
+  in.partial_lse = const_cast<float*>(view.lse.data());
+  in.n_splits = const_cast<int32_t*>(view.n_splits.data());
+  in.split_capacity = partials.split_capacity;
+  in.partial_type = partials.partial_type;
+  Backend::CombinedPartials combined;
+  combined.o = reference::combine(p, in);
+  const int64_t heads = p.tokens() * p.num_q_heads;
+  for (int64_t head = 0; head < heads; ++head) {
+    const int splits = view.n_splits[static_cast<size_t>(head / p.num_q_heads / p.q_len)];
+    const auto lse = [&](int s) {
+      return static_cast<double>(view.lse[static_cast<size_t>(s * heads + head)]);
+    };
+    double largest = -std::numeric_limits<double>::infinity(), sum = 0;
+    for (int s = 0; s < splits; ++s) largest = std::max(largest, lse(s));
+    for (int s = 0; s < splits && std::isfinite(largest); ++s) sum += std::exp2(lse(s) - largest);
+    combined.lse.push_back(std::isfinite(largest) ? largest + std::log2(sum) : largest);
+  }
+  return combined;
 }
 
 }  // namespace muse::tuner

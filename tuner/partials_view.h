@@ -27,4 +27,8 @@ struct PartialsAt {
 void read_partials(Backend& backend, const Problem& p, const Handoff& partials,
                    const PartialsAt& from, PartialsView& view);
 
+/// What they combine to, on the host. `in`: the host's inputs.
+Backend::CombinedPartials combine(const PartialsView& view, const Problem& p,
+                                  const Handoff& partials, Buffers in);
+
 }  // namespace muse::tuner

@@ -160,6 +160,7 @@ Settler::Settler(const Spec& spec, const Hello& hello, uint64_t seed, bool fresh
 
 RaceRules Settler::rules(const RaceGroup& group) const {
   RaceRules rules;
+  rules.final_rounds = spec_.measure.final_rounds;
   rules.max_rounds = spec_.measure.max_rounds;
   rules.half_width_pct = spec_.measure.half_width_pct;
   rules.step_ns = hello_.step_ns;

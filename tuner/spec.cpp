@@ -97,6 +97,9 @@ MeasureRules read_measure(const YamlNode* node, DiagnosticLog& log) {
         std::pair{"switch_margin_pct", &rules.switch_margin_pct}})
     assign(section, key, *target,
            [&, key = key](const YamlNode& n) { return read_number(n, key, kPercent, log); });
+  assign(section, "final_rounds", rules.final_rounds, [&](const YamlNode& n) {
+    return read_integer(n, "final_rounds", {8, 100'000}, log);
+  });
   assign(section, "max_rounds", rules.max_rounds, [&](const YamlNode& n) {
     return read_integer(n, "max_rounds", {4, 100'000}, log);
   });

@@ -48,7 +48,8 @@ struct MeasureRules {
   double half_width_pct = 0.5;
   double tie_pct = 0.5;
   double switch_margin_pct = 1.0;
-  int max_rounds = 256;
+  int final_rounds = 32;  ///< at least, among the finalists
+  int max_rounds = 768;
   uint64_t seed = 1;
 };
 

@@ -75,7 +75,7 @@ measure:
   half_width_pct: 0.5
   tie_pct: 0.5
   switch_margin_pct: 1.0
-  max_rounds: 256
+  max_rounds: 768
   seed: 1
 
 # Measure all candidates of a span, or some that a seeded search picks: kind random or guided.

@@ -11,6 +11,7 @@
 #include <new>
 
 #include "tuner/chain_run.h"
+#include "tuner/pairs.h"
 #include "tuner/partly_attended.h"
 #include "variants/numerics.h"
 
@@ -229,22 +230,6 @@ class Validation {
                         options_.reference_budget);
   }
 
-  /// Elements of a [T, Hq, D] buffer in the order of the pairs.
-  template <class Value>
-  std::vector<double> of_pairs(const AttentionTruth& truth, const Value& value) const {
-    const Problem& p = problem();
-    const auto length = static_cast<size_t>(p.q_len * p.head_dim);
-    std::vector<double> out(truth.pairs.size() * length);
-    double* to = out.data();
-    for (const reference::Pair& pair : truth.pairs) {
-      for (int64_t i = 0; i < p.q_len; ++i) {
-        const auto from = static_cast<size_t>(head_offset(p, pair, i));
-        for (size_t d = 0; d < static_cast<size_t>(p.head_dim); ++d) *to++ = value(from + d);
-      }
-    }
-    return out;
-  }
-
   Precision precision() const {
     Precision precision = Precision::kF32;
     for (const Candidate& candidate : chain_) {
@@ -257,55 +242,33 @@ class Validation {
 
   void judge_attention_stages(ChainRun& run, const Stand& stand, Fill fill) {
     const auto exact = truth_of(run, stand);
-    if (sight_.partials) judge_split_lse(run, *exact, fill);
     // Partials in memory part the stages: attention answers for them, a combine behind it for O, so
     // that neither pays for the other's rounding.
     const std::string buffer = sight_.partials ? "partial_o" : sight_.o;
     std::vector<double> got;
     if (sight_.partials) {
-      const std::vector<double> o = combined(run, stand);
-      got = of_pairs(*exact, [&](size_t i) { return o[i]; });
+      const Backend::CombinedPartials combined = run.combined();
+      judge_split_lse(combined.lse, *exact, fill);
+      const std::vector<double>& o = combined.o;
+      got = of_pairs(problem(), exact->pairs, [&](size_t i) { return o[i]; });
       if (!sight_.o.empty()) {
         record(Gate::kAttention, fill,
                judge_combine(sight_.o, problem().head_dim, o, run.read<uint16_t>(sight_.o)));
       }
     } else {
       const auto o = run.read<uint16_t>(sight_.o);
-      got = of_pairs(*exact, [&](size_t i) { return bf16_to_f32(o[i]); });
+      got = of_pairs(problem(), exact->pairs, [&](size_t i) { return bf16_to_f32(o[i]); });
     }
     record(Gate::kAttention, fill, judge_attention(buffer, problem(), precision(), *exact, got));
   }
 
-  std::vector<double> combined(ChainRun& run, const Stand& stand) const {
-    const PartialsView& view = run.partials();
-    const Buffers made = run.buffers();
-    Buffers in = stand.data->inputs.view();
-    in.partial_o = const_cast<uint8_t*>(view.o.data());
-    in.partial_lse = const_cast<float*>(view.lse.data());
-    in.n_splits = const_cast<int32_t*>(view.n_splits.data());
-    in.split_capacity = made.split_capacity;
-    in.partial_type = made.partial_type;
-    return reference::combine(problem(), in);
-  }
-
   /// O alone would not see a wrong scale of all log-sum-exps of a request with one split.
-  void judge_split_lse(ChainRun& run, const AttentionTruth& exact, Fill fill) {
-    const PartialsView& view = run.partials();
-    const int64_t heads = problem().tokens() * problem().num_q_heads;
+  void judge_split_lse(const std::vector<double>& lse, const AttentionTruth& exact, Fill fill) {
     std::vector<double> total;
     for (const reference::Pair& pair : exact.pairs) {
       for (int64_t i = 0; i < problem().q_len; ++i) {
         const int64_t head = head_offset(problem(), pair, i) / problem().head_dim;
-        double largest = -std::numeric_limits<double>::infinity(), sum = 0;
-        const int splits = view.n_splits[static_cast<size_t>(pair.request)];
-        const auto lse = [&](int s) {
-          return static_cast<double>(view.lse[static_cast<size_t>(s * heads + head)]);
-        };
-        for (int s = 0; s < splits; ++s) largest = std::max(largest, lse(s));
-        for (int s = 0; s < splits && std::isfinite(largest); ++s) {
-          sum += std::exp2(lse(s) - largest);
-        }
-        total.push_back(std::isfinite(largest) ? largest + std::log2(sum) : largest);
+        total.push_back(lse[static_cast<size_t>(head)]);
       }
     }
     record(Gate::kAttention, fill, judge_lse("partial_lse", problem(), exact, total));
@@ -314,23 +277,12 @@ class Validation {
   /// The whole step from the reference's own bytes.
   void judge_whole(ChainRun& run, Stand& stand, Fill fill) {
     const auto exact = reference_truth(stand);
-    if (stand.end_to_end.empty()) stand.end_to_end = gated(*exact, stand);
+    if (stand.end_to_end.empty())
+      stand.end_to_end = gated(problem(), stand.data->inputs.view(), *exact);
     const auto out = run.read<uint16_t>("out");
-    const auto got = of_pairs(*exact, [&](size_t i) { return bf16_to_f32(out[i]); });
+    const auto got =
+        of_pairs(problem(), exact->pairs, [&](size_t i) { return bf16_to_f32(out[i]); });
     record(Gate::kEndToEnd, fill, judge_end_to_end("out", stand.end_to_end, got));
-  }
-
-  /// The gate of the reference's O, by pair.
-  std::vector<double> gated(const AttentionTruth& truth, const Stand& stand) const {
-    const Problem& p = problem();
-    std::vector<uint16_t> o(static_cast<size_t>(p.tokens() * p.num_q_heads * p.head_dim));
-    size_t next = 0;
-    of_pairs(truth, [&](size_t i) {
-      o[i] = f32_to_bf16(static_cast<float>(truth.exact.o[next++]));
-      return 0.0;
-    });
-    const std::vector<double> all = reference::gate(p, stand.data->inputs.view(), o.data());
-    return of_pairs(truth, [&](size_t i) { return all[i]; });
   }
 
   bool all_declare(bool Declared::*property) const {
@@ -340,8 +292,8 @@ class Validation {
   }
 
   /// What the chain ends with: out, O, or what its partials combine to; [T, Hq, D].
-  std::vector<double> result(ChainRun& run, const Stand& stand) const {
-    if (!sight_.out && sight_.o.empty()) return combined(run, stand);
+  std::vector<double> result(ChainRun& run) const {
+    if (!sight_.out && sight_.o.empty()) return run.combined().o;
     const auto codes = run.read<uint16_t>(result_name());
     std::vector<double> values(codes.size());
     std::transform(codes.begin(), codes.end(), values.begin(), bf16_to_f32);
@@ -359,11 +311,11 @@ class Validation {
     const std::vector<NanValues> values = partly_attended(in);
     if (values.empty() || !covers(Stage::kAttention)) return;
     const std::vector<double> expected =
-        reference([&] { return with_nan(in, values, sight_.out, result(run, stand)); });
+        reference([&] { return with_nan(in, values, sight_.out, result(run)); });
     run.run_with_nan(values, options_.announce);
     reference([&] {
       record(Gate::kPoison, fill,
-             {{}, judge_with_nan(result_name(), problem().head_dim, expected, result(run, stand))});
+             {{}, judge_with_nan(result_name(), problem().head_dim, expected, result(run))});
     });
   }
 

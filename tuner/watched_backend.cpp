@@ -90,6 +90,10 @@ class WatchedBackend final : public Backend {
                                              const Buffers& buffers) override {
     return inner_.attention_truth(problem, buffers);
   }
+  std::optional<CombinedPartials> combined_partials(const Problem& problem, const Buffers& buffers,
+                                                    bool values) override {
+    return inner_.combined_partials(problem, buffers, values);
+  }
   profiler::Sampler& sampler() override { return sampler_; }
   profiler::ClockReading read_clock() override { return inner_.read_clock(); }
   DeviceLimits limits() override { return inner_.limits(); }

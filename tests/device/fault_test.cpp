@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <thread>
@@ -19,6 +20,7 @@ using fakes::CommandResult;
 using fakes::write_file;
 using gate_fake_fault::Fault;
 
+constexpr double kStepNs = 32;   ///< of both timers of an H200
 constexpr double kLimitS = 120;  ///< that of a hang of ours, not of the sweep
 
 std::string config(const std::string& faults) {
@@ -90,7 +92,9 @@ TEST_F(Faults, EachIsNamedAndCostsNobodyElse) {
   }
   for (const std::string both : {"gate/separate:threads=128", "gate/fake_fault:fault=0"}) {
     ASSERT_TRUE(unharmed.contains(both) && unharmed.at(both).median_ns) << both;
-    EXPECT_NEAR(*trials.at(both).median_ns / *unharmed.at(both).median_ns, 1, 0.05)
+    // Of a kernel of two microseconds 5 % are three steps of the clock.
+    const double clean_ns = *unharmed.at(both).median_ns;
+    EXPECT_NEAR(*trials.at(both).median_ns, clean_ns, std::max(0.05 * clean_ns, 4 * kStepNs))
         << both << ": its time does not tell of its neighbours' faults";
   }
   const std::multimap<Fault, std::pair<std::string, std::string>> expected{

@@ -116,6 +116,9 @@ class SimtBackend final : public Backend {
     return nullptr;
   }
   DeviceLimits limits() override { return {}; }
+  std::optional<CombinedPartials> combined_partials(const Problem&, const Buffers&, bool) override {
+    return std::nullopt;
+  }
   std::optional<TargetTruth> attention_truth(const Problem&, const Buffers&) override {
     return std::nullopt;
   }

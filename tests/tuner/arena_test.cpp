@@ -63,6 +63,10 @@ class CountingBackend final : public Backend {
   profiler::Sampler& sampler() override { return host_->sampler(); }
   void flush_caches() override { host_->flush_caches(); }
   DeviceLimits limits() override { return host_->limits(); }
+  std::optional<CombinedPartials> combined_partials(const Problem& problem, const Buffers& buffers,
+                                                    bool values) override {
+    return host_->combined_partials(problem, buffers, values);
+  }
   std::string protocol() const override { return host_->protocol(); }
 
  private:

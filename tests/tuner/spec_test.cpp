@@ -448,7 +448,8 @@ TEST(Spec, FillsInDefaults) {
   EXPECT_EQ(spec.measure.regimes, std::vector{profiler::Regime::kCold});
   EXPECT_FALSE(spec.measure.timer);
   EXPECT_FALSE(spec.measure.timer_auto);
-  EXPECT_EQ(spec.measure.max_rounds, 256);
+  EXPECT_EQ(spec.measure.max_rounds, 768);
+  EXPECT_EQ(spec.measure.final_rounds, 32);
   EXPECT_EQ(spec.dispatch.max_distance, 1.6);
 }
 
