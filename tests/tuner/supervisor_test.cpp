@@ -254,7 +254,10 @@ TEST_F(SupervisorTest, TimesEveryTurnOfARoundInEveryRegimeItCan) {
   const auto rotating = supervisor.rounds(request);
   ASSERT_TRUE(rotating);
   EXPECT_EQ(rotating->rounds.at(0).samples[0].outcome, "unmeasurable");
-  EXPECT_NE(rotating->rounds.at(0).samples[0].reason.find("graph"), std::string::npos);
+  // Small data in a large cache would need too many copies; otherwise the host has no graphs.
+  const std::string& why = rotating->rounds.at(0).samples[0].reason;
+  EXPECT_TRUE(why.find("graph") != std::string::npos || why.find("copies") != std::string::npos)
+      << why;
 }
 
 TEST_F(SupervisorTest, RefusalsLeaveTheWorkerAlive) {
