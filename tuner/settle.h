@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tuner/race_runner.h"
@@ -65,7 +66,8 @@ class Settler {
   void skip(const RaceGroup& group, const Candidate& candidate, Outcome outcome,
             const std::string& reason);
 
-  const Tally& tally() const { return tally_; }
+  /// Of what was settled since the last call.
+  Tally take_tally() { return std::exchange(tally_, {}); }
   /// What it is at, for progress.
   const std::string& at() const { return at_; }
 

@@ -123,6 +123,7 @@ class Sweeper {
   void show_progress();
   std::optional<Chain> feeder(const Problem& problem, Span span, const Chain& producer,
                               const std::vector<Candidate>& candidates) const;
+  void count_trials();
   void sweep_shape(size_t shape, profiler::Regime regime);
   bool sweep_span(const RaceGroup& group, const std::vector<Candidate>& candidates, Best& best);
 
@@ -348,6 +349,20 @@ void Sweeper::sweep_shape(size_t shape, profiler::Regime regime) {
   pace_.end(progress_.elapsed_s());
 }
 
+// Trials belong to one shape and regime: once that is done, their numbers are all that is kept.
+void Sweeper::count_trials() {
+  const Tally tally = settler_.take_tally();
+  records_.store().transaction([&] {
+    for (const db::Id id : tally.reused) {
+      if (tally.measured.contains(id)) continue;
+      records_.set_reused(id);
+      ++result_.reused;
+    }
+  });
+  for (const auto& [id, outcome] : tally.outcomes) ++result_.outcomes[outcome];
+  result_.measured += static_cast<int>(tally.measured.size());
+}
+
 SweepResult Sweeper::run() {
   const profiler::NvtxRange range("sweep");
   const double began_s = progress_.elapsed_s();
@@ -360,15 +375,10 @@ SweepResult Sweeper::run() {
   for (size_t shape = 0; shape < plan_.shapes.size(); ++shape) {
     for (const profiler::Regime regime : spec_.measure.regimes) {
       if (keep_on()) sweep_shape(shape, regime);
+      count_trials();
     }
   }
   keep_on();  // a stop during the last race counts
-  const Tally& tally = settler_.tally();
-  records_.store().transaction([&] {
-    for (const db::Id id : tally.reused) {
-      if (!tally.measured.contains(id)) records_.set_reused(id);
-    }
-  });
   result_.cost = runner_.cost();
   result_.cost.wall_s = progress_.elapsed_s() - began_s;
   const bool whole = result_.stop_signal == 0 && !result_.out_of_budget && !result_.device_lost;
@@ -376,11 +386,6 @@ SweepResult Sweeper::run() {
                   : result_.stop_signal != 0 ? "interrupted"
                                              : "incomplete",
                   total_cost(records_.cost(), result_.cost));
-  for (const auto& [id, outcome] : tally.outcomes) ++result_.outcomes[outcome];
-  result_.measured = static_cast<int>(tally.measured.size());
-  result_.reused =
-      static_cast<int>(std::count_if(tally.reused.begin(), tally.reused.end(),
-                                     [&](db::Id id) { return !tally.measured.contains(id); }));
   result_.rounds = runner_.rounds();
   return result_;
 }
