@@ -87,6 +87,8 @@ class Store {
   std::optional<Id> find_problem(const std::string& key) const;
   std::optional<Id> find_candidate(const CandidateRow& row) const;
   std::optional<TrialRow> find_trial(const TrialKey& key) const;
+  /// All trials of a candidate on a problem, whatever else their keys say, newest first.
+  std::vector<TrialRow> trials(Id candidate, Id problem) const;
   TrialRow trial(Id id) const;
   struct RunTrial {
     TrialRow trial;

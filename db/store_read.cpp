@@ -55,6 +55,8 @@ constexpr char kTrial[] = "SELECT " MUSE_TRIAL_COLUMNS " FROM trial WHERE id = ?
 constexpr char kFindTrial[] = "SELECT " MUSE_TRIAL_COLUMNS R"sql(
 FROM trial WHERE device_id = ? AND toolkit = ? AND code_hash = ? AND candidate_id = ?
   AND handoff_in = ? AND problem_id = ? AND regime = ? AND protocol_hash = ?)sql";
+constexpr char kTrialsOf[] = "SELECT " MUSE_TRIAL_COLUMNS R"sql(
+FROM trial WHERE candidate_id = ? AND problem_id = ? ORDER BY id DESC)sql";
 constexpr char kRunTrials[] = "SELECT " MUSE_TRIAL_COLUMNS R"sql(,
   candidate.id, candidate.key, candidate.span, candidate.variant, candidate.pipeline,
   problem.id, problem.key, problem.fields, run_trial.reused
@@ -325,6 +327,10 @@ std::optional<TrialRow> Store::find_trial(const TrialKey& key) const {
   return impl_->first(kFindTrial, read_trial, key.device_id, key.toolkit, key.code_hash,
                       key.candidate_id, key.handoff_in, key.problem_id, key.regime,
                       key.protocol_hash);
+}
+
+std::vector<TrialRow> Store::trials(Id candidate, Id problem) const {
+  return impl_->all(kTrialsOf, read_trial, candidate, problem);
 }
 
 std::vector<Store::RunTrial> Store::run_trials(Id run) const {

@@ -175,7 +175,7 @@ void decide(PlanItem& item, const Shape& shape, const Known& known) {
     item.reason = name(*outcome);
   } else {
     item.action = Action::kMeasure;
-    item.reason = outcome ? "unfinished" : "new";
+    item.reason = outcome ? kUnfinished : kNew;
   }
 }
 

@@ -25,12 +25,15 @@ struct Filter {
 enum class Action : uint8_t { kMeasure, kReuse, kSkip };
 std::string_view name(Action action);
 
+inline constexpr const char* kNew = "new";
+inline constexpr const char* kUnfinished = "unfinished";
+
 struct PlanItem {
   Candidate candidate;
   size_t shape = 0;  ///< index into Plan::shapes
   profiler::Regime regime = profiler::Regime::kCold;
   Action action = Action::kMeasure;
-  std::string reason;  ///< measure: "new" or "unfinished"; reuse: the stored outcome; skip: why
+  std::string reason;  ///< measure: kNew or kUnfinished; reuse: the stored outcome; skip: why
 };
 
 struct Plan {

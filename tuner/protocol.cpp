@@ -128,7 +128,9 @@ Json to_json(const RoundRequest& request) {
           {"regime", request.regime},
           {"entrants", entrants},
           {"orders", request.orders},
-          {"one_by_one", request.one_by_one}};
+          {"one_by_one", request.one_by_one},
+          {"placements", request.placements},
+          {"first_round", request.first_round}};
 }
 
 RoundRequest read_round(const Json& json) {
@@ -137,7 +139,12 @@ RoundRequest read_round(const Json& json) {
                        .regime = read_text(json, "regime"),
                        .entrants = {},
                        .orders = {},
-                       .one_by_one = read_flag(json, "one_by_one")};
+                       .one_by_one = read_flag(json, "one_by_one"),
+                       .placements = read_integer<int>(json, "placements"),
+                       .first_round = read_integer<int>(json, "first_round")};
+  if (request.placements < 1 || request.placements > kMostPlacements || request.first_round < 0) {
+    throw Malformed("'placements' or 'first_round' is out of range");
+  }
   for (const Json& one : read_list(json, "entrants")) {
     request.entrants.push_back(read_entrant(one));
   }

@@ -55,6 +55,8 @@ struct ValidateRequest {
   bool operator==(const ValidateRequest&) const = default;
 };
 
+inline constexpr int kMostPlacements = 16;
+
 /// Rounds over one set of entrants, run one after the other without leaving the device idle.
 struct RoundRequest {
   std::string shape;
@@ -65,6 +67,9 @@ struct RoundRequest {
   std::vector<std::vector<int>> orders;
   /// Each sample ends before the next begins, so that the progress page names a culprit.
   bool one_by_one = false;
+  /// Rounds take turns in so many places in memory; the first of these is round `first_round`.
+  int placements = 1;
+  int first_round = 0;
   bool operator==(const RoundRequest&) const = default;
 };
 

@@ -295,6 +295,8 @@ bool RaceRunner::run(const RaceGroup& group, Running& running) {
     for (const RoundOrder& order : orders) turns.push_back(order.entrants);
     RoundRequest asked = request(group, running.entrants, std::move(turns));
     asked.one_by_one = running.one_by_one;
+    asked.placements = placements;
+    asked.first_round = orders.front().number;
     const auto reply = rounds(asked);
     if (!reply) {
       if (!lost(group, running, orders, reply.error())) return false;

@@ -70,6 +70,8 @@ class RaceRunner {
   bool gave_up() const { return gave_up_; }
   /// Why no worker starts any more; empty where one does. It gave up then.
   const std::string& no_worker() const { return no_worker_; }
+  /// In memory, in which the rounds of a race take turns.
+  int placements = 1;
   /// Called after each round and each validation.
   std::function<void()> tick = [] {};
   /// How it waits before it tries a rejected round again.

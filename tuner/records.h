@@ -132,4 +132,9 @@ inline constexpr std::string_view kRunningRace = "running", kDecidingRace = "com
 std::optional<db::TrialRow> find_trial(const db::Store& store, const Hello& hello,
                                        const Chain& chain, const RaceGroup& group);
 
+/// Which parts of its key keep the nearest finished trial of the same candidate on the same problem
+/// from being this one: "toolkit nvrtc 12.9, now nvrtc 13.0". Empty where there is none.
+std::string why_new(const db::Store& store, const Hello& hello, const Chain& chain,
+                    const RaceGroup& group);
+
 }  // namespace muse::tuner

@@ -97,10 +97,18 @@ struct Session::Shaped {
     }
   }
 
+  /// Memory of its own for all but the caches, which are the first place's.
+  Arena& place(size_t placement) {
+    while (arenas.size() <= placement) {
+      arenas.push_back(make_timed_arena_beside(backend, shape, seed, *arenas.front()));
+    }
+    return *arenas[placement];
+  }
+
   Backend& backend;
   Shape shape;
   uint64_t seed;
-  std::vector<std::unique_ptr<Arena>> arenas;
+  std::vector<std::unique_ptr<Arena>> arenas;  ///< copies where it rotates, else places
   bool rotates = false;
   std::map<std::string, std::unique_ptr<Program>> programs;  ///< by candidate, partials and copy
   std::map<std::string, Bound> chains;                       ///< by feeder and chain
@@ -264,8 +272,9 @@ void Session::feed(const Bound& bound, int index) {
   }
 }
 
-Session::Bound& Session::ready(Shaped& shaped, const EntrantText& entrant, int index) {
-  Bound& bound = this->bound(shaped, entrant, index);
+Session::Bound& Session::ready(Shaped& shaped, const EntrantText& entrant, int index,
+                               size_t placement) {
+  Bound& bound = this->bound(shaped, entrant, index, placement);
   if (bound.fault != Outcome::kOk) return bound;
   try {
     warm_up(bound, index);
@@ -278,8 +287,11 @@ Session::Bound& Session::ready(Shaped& shaped, const EntrantText& entrant, int i
 }
 
 // What cannot be bound stays so for the shape: the failure is kept like a program.
-Session::Bound& Session::bound(Shaped& shaped, const EntrantText& entrant, int index) {
-  const auto [found, added] = shaped.chains.try_emplace(entrant.feeder + " > " + entrant.chain);
+Session::Bound& Session::bound(Shaped& shaped, const EntrantText& entrant, int index,
+                               size_t placement) {
+  if (shaped.rotates) placement = 0;  // its copies are places enough
+  const auto [found, added] = shaped.chains.try_emplace(
+      fmt::format("{} > {} #{}", entrant.feeder, entrant.chain, placement));
   Bound& bound = found->second;
   if (!added) return bound;
   try {
@@ -299,9 +311,13 @@ Session::Bound& Session::bound(Shaped& shaped, const EntrantText& entrant, int i
     if (span(all).first != Stage::kPrepare) {
       throw TrialError(Outcome::kUnmeasurable, "nothing computes what the first stage reads");
     }
-    bound.copies = shaped.arenas.size();
-    for (size_t copy = 0; copy < bound.copies; ++copy) {
-      bind(shaped, *shaped.arenas[copy], copy, all, feeders, index, bound);
+    if (shaped.rotates) {
+      bound.copies = shaped.arenas.size();
+      for (size_t copy = 0; copy < bound.copies; ++copy) {
+        bind(shaped, *shaped.arenas[copy], copy, all, feeders, index, bound);
+      }
+    } else {
+      bind(shaped, shaped.place(placement), placement, all, feeders, index, bound);
     }
     std::vector<Program*> programs;
     for (const Step& step : bound.chain) programs.push_back(step.program);
@@ -376,14 +392,13 @@ RoundReply::One Session::take(const RoundRequest& request, const Bound& bound, i
 }
 
 std::vector<RoundReply::Round> Session::one_by_one(const RoundRequest& request,
-                                                   const std::map<int, Bound*>& bounds,
-                                                   std::span<const Order> orders,
+                                                   std::span<const Turns> asked,
                                                    double& device_ns) {
   std::vector<RoundReply::Round> rounds;
-  for (const Order& order : orders) {
+  for (const Turns& turns : asked) {
     RoundReply::Round& round = rounds.emplace_back();
-    for (const int index : order) {
-      round.samples.push_back(take(request, *bounds.at(index), index, device_ns));
+    for (const Turn& turn : turns) {
+      round.samples.push_back(take(request, *turn.bound, turn.entrant, device_ns));
     }
     round.clock = backend_->read_clock();
   }
@@ -392,14 +407,13 @@ std::vector<RoundReply::Round> Session::one_by_one(const RoundRequest& request,
 
 // Everything is enqueued before the wait. Who throws while that is done is found one by one.
 std::vector<RoundReply::Round> Session::back_to_back(const RoundRequest& request,
-                                                     const std::map<int, Bound*>& bounds,
-                                                     std::span<const Order> orders,
+                                                     std::span<const Turns> asked,
                                                      double& device_ns) {
   std::vector<profiler::Work> works;
-  for (const Order& order : orders) {
-    for (const int index : order) {
-      const Bound& bound = *bounds.at(index);
-      if (bound.fault == Outcome::kOk) works.push_back(work(bound, index, is_cold(request)));
+  for (const Turns& turns : asked) {
+    for (const Turn& turn : turns) {
+      if (turn.bound->fault != Outcome::kOk) continue;
+      works.push_back(work(*turn.bound, turn.entrant, is_cold(request)));
     }
   }
   profiler::ClockReading clock;
@@ -409,15 +423,15 @@ std::vector<RoundReply::Round> Session::back_to_back(const RoundRequest& request
     backend_->synchronize();
   } catch (...) {
     current_failure();  // a DeviceFault passes through
-    return one_by_one(request, bounds, orders, device_ns);
+    return one_by_one(request, asked, device_ns);
   }
   std::vector<RoundReply::Round> rounds;
   auto sample = samples.begin();
-  for (const Order& order : orders) {
+  for (const Turns& turns : asked) {
     RoundReply::Round& round = rounds.emplace_back();
     round.clock = clock;
-    for (const int index : order) {
-      const Bound& bound = *bounds.at(index);
+    for (const Turn& turn : turns) {
+      const Bound& bound = *turn.bound;
       if (bound.fault != Outcome::kOk) {
         round.samples.push_back(failed({bound.fault, bound.fault_reason}));
         continue;
@@ -455,27 +469,30 @@ Reply Session::rounds(const RoundRequest& request) {
   };
   if (request.orders.empty()) return Refusal{"no round is asked for"};
   publisher_.at(-1, -1, -1);
-  std::map<int, Bound*> bounds;
+  std::vector<Turns> asked;
   try {
     Shaped& shaped = this->shaped(*shape, request.seed, is_rotating(request));
+    int number = request.first_round;
     for (const Order& order : request.orders) {
+      Turns& turns = asked.emplace_back();
+      const auto placement = static_cast<size_t>(number++ % std::max(request.placements, 1));
       for (const int index : order) {
-        if (bounds.contains(index)) continue;
-        bounds[index] = &ready(shaped, request.entrants[static_cast<size_t>(index)], index);
+        const EntrantText& entrant = request.entrants[static_cast<size_t>(index)];
+        turns.push_back({index, &ready(shaped, entrant, index, placement)});
       }
     }
   } catch (...) {
     return fail_all(current_failure());
   }
   const auto start = Clock::now();
-  std::span<const Order> open(request.orders);
+  std::span<const Turns> open(asked);
   size_t count = batch_rounds(open.front().size());
   while (!open.empty() && (reply.rounds.empty() || Clock::now() - start < kRequestTime)) {
     const auto began = Clock::now();
-    const std::span<const Order> now = open.first(std::min(count, open.size()));
-    std::vector<RoundReply::Round> rounds =
-        request.one_by_one ? one_by_one(request, bounds, now, reply.device_ns)
-                           : back_to_back(request, bounds, now, reply.device_ns);
+    const std::span<const Turns> now = open.first(std::min(count, open.size()));
+    std::vector<RoundReply::Round> rounds = request.one_by_one
+                                                ? one_by_one(request, now, reply.device_ns)
+                                                : back_to_back(request, now, reply.device_ns);
     std::move(rounds.begin(), rounds.end(), std::back_inserter(reply.rounds));
     open = open.subspan(now.size());
     const size_t turns = now.size() * now.front().size();
@@ -491,7 +508,7 @@ Reply Session::revalidate(const RevalidateRequest& request) {
   if (!shape) return Refusal{fmt::format("shape '{}': {}", request.shape, shape.error())};
   try {
     Shaped& shaped = this->shaped(*shape, request.seed, false);
-    const Bound& bound = ready(shaped, request.entrant, 0);
+    const Bound& bound = ready(shaped, request.entrant, 0, 0);
     if (bound.fault != Outcome::kOk) {
       return ValidationReport{.outcome = bound.fault, .reason = bound.fault_reason, .gates = {}};
     }

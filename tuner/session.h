@@ -47,13 +47,18 @@ class Session {
   /// A chain ready to run, feeder first.
   struct Bound;
   using Order = std::vector<int>;
+  struct Turn {
+    int entrant;  ///< index in the request
+    const Bound* bound;
+  };
+  using Turns = std::vector<Turn>;  ///< a round
 
   Shaped& shaped(const Shape& shape, uint64_t seed, bool rotating);
-  Bound& bound(Shaped& shaped, const EntrantText& entrant, int index);
+  Bound& bound(Shaped& shaped, const EntrantText& entrant, int index, size_t placement);
   void bind(Shaped& shaped, Arena& arena, size_t copy, const Chain& all, size_t feeders, int index,
             Bound& bound);
   /// Bound and warm, or with the fault that it has.
-  Bound& ready(Shaped& shaped, const EntrantText& entrant, int index);
+  Bound& ready(Shaped& shaped, const EntrantText& entrant, int index, size_t placement);
   /// Runs the feeder to its end, and says that it was the feeder where that fails.
   void feed(const Bound& bound, int index);
   void warm_up(Bound& bound, int index);
@@ -62,11 +67,9 @@ class Session {
                        double& device_ns);
   size_t batch_rounds(size_t turns) const;
   std::vector<RoundReply::Round> one_by_one(const RoundRequest& request,
-                                            const std::map<int, Bound*>& bounds,
-                                            std::span<const Order> orders, double& device_ns);
+                                            std::span<const Turns> asked, double& device_ns);
   std::vector<RoundReply::Round> back_to_back(const RoundRequest& request,
-                                              const std::map<int, Bound*>& bounds,
-                                              std::span<const Order> orders, double& device_ns);
+                                              std::span<const Turns> asked, double& device_ns);
   ValidationReport judge(const Chain& chain, const Shape& shape, const ValidateOptions& options);
   ValidationReport judge_on(ValidationBench& bench, const Chain& chain,
                             const ValidateOptions& options);

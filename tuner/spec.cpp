@@ -100,6 +100,9 @@ MeasureRules read_measure(const YamlNode* node, DiagnosticLog& log) {
   assign(section, "final_rounds", rules.final_rounds, [&](const YamlNode& n) {
     return read_integer(n, "final_rounds", {8, 100'000}, log);
   });
+  assign(section, "placements", rules.placements, [&](const YamlNode& n) {
+    return read_integer(n, "placements", {1, 16}, log);
+  });
   assign(section, "max_rounds", rules.max_rounds, [&](const YamlNode& n) {
     return read_integer(n, "max_rounds", {4, 100'000}, log);
   });

@@ -39,7 +39,7 @@ const std::vector<LevelKeys>& levels() {
       {Level::kMeasure,
        "measure",
        {"regimes", "timer", "half_width_pct", "tie_pct", "switch_margin_pct", "final_rounds",
-        "max_rounds", "seed"}},
+        "max_rounds", "placements", "seed"}},
       {Level::kSearch, "search", {"kind", "share_pct"}},
       {Level::kDispatch, "dispatch", {"regime", "axes", "max_distance"}},
       {Level::kAxes, "dispatch.axes", {"batch", "context", "q_len"}},

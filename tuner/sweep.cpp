@@ -367,6 +367,7 @@ SweepResult Sweeper::run() {
   const profiler::NvtxRange range("sweep");
   const double began_s = progress_.elapsed_s();
   runner_.tick = [this] { show_progress(); };
+  runner_.placements = spec_.measure.placements;
   for (size_t shape = 0; shape < plan_.shapes.size(); ++shape) {
     for (const profiler::Regime regime : spec_.measure.regimes) {
       for (const Span span : spans(shape, regime)) pace_.expect(std::string(name(span)));

@@ -29,6 +29,15 @@ void upload_inputs(Arena& arena, const Inputs& inputs) {
   }
 }
 
+std::unique_ptr<Arena> make_timed_arena_beside(Backend& backend, const Shape& shape, uint64_t seed,
+                                               const Arena& first) {
+  const Inputs inputs = make_inputs_without_caches(shape, seed, Fill::kNormal);
+  auto arena = std::make_unique<Arena>(backend, layout(inputs), &first);
+  upload_inputs(*arena, inputs);
+  backend.synchronize();
+  return arena;
+}
+
 std::unique_ptr<Arena> make_timed_arena(Backend& backend, const Shape& shape, uint64_t seed) {
   Inputs inputs = make_inputs_without_caches(shape, seed, Fill::kNormal);
   auto arena = std::make_unique<Arena>(backend, layout(inputs));

@@ -14,6 +14,10 @@ namespace muse::tuner {
 std::unique_ptr<Arena> make_timed_arena(Backend& backend, const Shape& shape, uint64_t seed);
 inline constexpr int64_t kRepeatedBytes = int64_t{16} << 20;
 
+/// The same data in memory of its own, but for the caches, which are those of `first`.
+std::unique_ptr<Arena> make_timed_arena_beside(Backend& backend, const Shape& shape, uint64_t seed,
+                                               const Arena& first);
+
 /// Everything but the caches; the arena's buffers may be longer. Throws TrialError.
 void upload_inputs(Arena& arena, const Inputs& inputs);
 

@@ -260,4 +260,33 @@ TEST_F(Stored, NamesInItsRowsWhatTellsItFromAnother) {
 }
 
 }  // namespace
+TEST_F(Stored, SaysWhichPartsOfTheKeyAreOthersNow) {
+  const db::Store store = open();
+  const auto stored = trial(store, keys_[5], first_.run).trial;
+  const Chain chain = Registry::global().parse_chain(keys_[5]).value();
+  const RaceGroup group{.shape = parse_shape(store.problem(stored.key.problem_id).key).value(),
+                        .span = span(chain)};
+  const auto why = [&](const std::function<void(Hello&, RaceGroup&)>& change) {
+    Hello hello = Settings().hello;
+    RaceGroup now = group;
+    change(hello, now);
+    return why_new(store, hello, chain, now);
+  };
+  EXPECT_EQ(why([](Hello& h, RaceGroup&) { h.device_instance.driver = "590.1"; }),
+            "driver 580.65.06, now 590.1");
+  EXPECT_EQ(why([](Hello& h, RaceGroup&) { h.toolkit = "nvrtc 13.1"; }),
+            "toolkit nvrtc 13.0, now nvrtc 13.1");
+  EXPECT_EQ(why([](Hello&, RaceGroup& g) { g.regime = profiler::Regime::kWarm; }),
+            "regime cold, now warm");
+  EXPECT_EQ(why([](Hello& h, RaceGroup&) { h.protocol = "mock: events"; }),
+            "the protocol has changed (timer, flush, fill or sampler)");
+  const Chain never = Registry::global().parse_chain("attention/simt:splits=1").value();
+  EXPECT_EQ(
+      why_new(
+          store, Settings().hello, never,
+          {.shape = parse_shape("b1_l1_h16x2_d64_ps1_w0_rope0_kv1_t77_uniform_random_s1").value(),
+           .span = span(never)}),
+      "");
+}
+
 }  // namespace muse::tuner

@@ -46,7 +46,9 @@ TEST(Protocol, RequestsComeBackAsTheyWere) {
                    .regime = "cold",
                    .entrants = {{"a + b", ""}, {"gate/x:t=1", "prepare/y"}},
                    .orders = {{1, 0, 1}, {}, {0}},
-                   .one_by_one = true},
+                   .one_by_one = true,
+                   .placements = 3,
+                   .first_round = 17},
       RevalidateRequest{.shape = "b1", .seed = 7, .entrant = {"a + b", ""}, .other_seed = 8}};
   for (const Request& request : requests) {
     const auto decoded = decode_request(encode(request));

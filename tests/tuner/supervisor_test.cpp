@@ -260,6 +260,22 @@ TEST_F(SupervisorTest, TimesEveryTurnOfARoundInEveryRegimeItCan) {
       << why;
 }
 
+TEST_F(SupervisorTest, RoundsTakeTurnsInSeveralPlaces) {
+  Supervisor supervisor(options());
+  RoundRequest request = duel("gate/simd", 4);
+  request.orders.assign(7, request.orders.front());
+  request.placements = 3;
+  request.first_round = 2;
+  const auto reply = supervisor.rounds(request);
+  ASSERT_TRUE(reply) << reply.error().reason;
+  for (const RoundReply::Round& round : reply->rounds) {
+    for (const RoundReply::One& one : round.samples) {
+      EXPECT_EQ(one.outcome, "") << one.reason;
+      EXPECT_GT(one.span_ns, 0);
+    }
+  }
+}
+
 TEST_F(SupervisorTest, RefusalsLeaveTheWorkerAlive) {
   Supervisor supervisor(options());
   const auto chain = supervisor.validate(validation("gate/nonsense"));

@@ -40,6 +40,19 @@ std::optional<Outcome> known_outcome(const db::Store& store, const Hello& hello,
   return std::nullopt;
 }
 
+/// Says of new items what keeps an earlier result from being theirs.
+void say_why_new(Plan& plan, const db::Store& store, const Hello& hello) {
+  for (PlanItem& item : plan.items) {
+    if (item.reason != kNew) continue;
+    const std::string why = why_new(store, hello, {item.candidate},
+                                    {.shape = plan.shapes[item.shape].shape,
+                                     .regime = item.regime,
+                                     .span = item.candidate.span(),
+                                     .handoff = {}});
+    if (!why.empty()) item.reason = fmt::format("{}: measured before with {}", kNew, why);
+  }
+}
+
 void print_plan(const Plan& plan, const SearchRules& search, bool json) {
   std::map<Action, int> counts;
   nlohmann::json items = nlohmann::json::array();
@@ -107,12 +120,13 @@ Command plan_command() {
                 if (!store) return std::nullopt;
                 return known_outcome(*store, hello, candidate, shape, regime);
               };
-              const auto plan =
+              auto plan =
                   make_plan(spec, Registry::global(), hello.device_class, options->filter(), known);
               if (!plan) {
                 throw CommandError(ExitCode::kUsage,
                                    printable(options->config) + ": " + plan.error());
               }
+              if (store) say_why_new(*plan, *store, hello);
               print_plan(*plan, spec.search, options->json);
               return ExitCode::kOk;
             };
