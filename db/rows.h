@@ -42,7 +42,7 @@ struct RunRow {
   uint64_t seed = 0;
   std::string started{}, ended{};  ///< ended empty while running
   std::string environment{};       ///< JSON object
-  /// Where its time went, JSON object of seconds: rounds_s, device_s, validating_s, wall_s; empty
+  /// Where its time went, JSON object of seconds: asking_s, rounds_s, device_s, validating_s, wall_s; empty
   /// until it ends.
   std::string cost{};
 };

@@ -143,6 +143,7 @@ Agreement agreement(const db::Store& store, db::Id first, db::Id second) {
 }
 
 std::string text(const Agreement& a) {
+  if (a.picks.empty()) return "no decision in common";
   const auto agreeing = std::count_if(a.picks.begin(), a.picks.end(),
                                       [](const AgreedPick& pick) { return pick.agrees(); });
   return fmt::format(

@@ -13,6 +13,9 @@
 namespace muse::tuner {
 namespace {
 
+/// Others want memory, too: modules, graphs, other processes.
+constexpr int64_t kMostKept = int64_t{2} << 30;
+
 /// Few sizes, so that blocks find new owners: small ones by powers of two, large ones by the
 /// device's own pages.
 int64_t rounded(int64_t bytes) {
@@ -38,6 +41,7 @@ void CudaAllocator::trim() {
     }
   }
   kept_.clear();
+  kept_bytes_ = 0;
 }
 
 void* CudaAllocator::allocate(int64_t bytes) {
@@ -46,6 +50,7 @@ void* CudaAllocator::allocate(int64_t bytes) {
   if (kept != kept_.end() && !kept->second.empty()) {
     void* address = kept->second.back();
     kept->second.pop_back();
+    kept_bytes_ -= size;
     return address;
   }
   void* address = nullptr;
@@ -72,7 +77,15 @@ void* CudaAllocator::allocate(int64_t bytes) {
 }
 
 void CudaAllocator::release(void* address) {
-  if (address) kept_[bytes_.at(address)].push_back(address);
+  if (!address) return;
+  const int64_t bytes = bytes_.at(address);
+  if (kept_bytes_ + bytes > kMostKept) {
+    bytes_.erase(address);
+    cudaFree(address);
+    return;
+  }
+  kept_[bytes].push_back(address);
+  kept_bytes_ += bytes;
 }
 
 }  // namespace muse::tuner

@@ -17,8 +17,8 @@ class CudaAllocator {
   CudaAllocator(const CudaAllocator&) = delete;
   CudaAllocator& operator=(const CudaAllocator&) = delete;
 
-  /// 256-byte aligned. Gives back what is kept before it fails. Throws TrialError(kOom) with
-  /// requested and free bytes.
+  /// 256-byte aligned. At most 2 GiB are kept, and given back before this fails. Throws
+  /// TrialError(kOom) with requested and free bytes.
   void* allocate(int64_t bytes);
   /// Null is none. Whoever still reads or writes it was enqueued before whatever the next owner
   /// enqueues: one stream is all that a backend has.
@@ -29,6 +29,7 @@ class CudaAllocator {
 
   std::unordered_map<void*, int64_t> bytes_;    ///< of every block, kept ones too
   std::map<int64_t, std::vector<void*>> kept_;  ///< by bytes
+  int64_t kept_bytes_ = 0;
 };
 
 }  // namespace muse::tuner

@@ -240,6 +240,7 @@ class CudaBackend final : public Backend {
     if (bytes > pieces_bytes_) {
       release(device_pieces_);
       device_pieces_ = nullptr;
+      pieces_bytes_ = 0;  // there is none if the next line throws
       device_pieces_ = static_cast<MemoryPiece*>(allocate(bytes));
       pieces_bytes_ = bytes;
     }

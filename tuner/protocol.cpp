@@ -343,11 +343,16 @@ Json to_json(const RoundReply& reply) {
     for (const RoundReply::One& one : round.samples) samples.push_back(to_json(one));
     rounds.push_back({{"samples", samples}, {"clock", to_json(round.clock)}});
   }
-  return {{"kind", "round"}, {"rounds", rounds}, {"device_ns", number(reply.device_ns)}};
+  return {{"kind", "round"},
+          {"rounds", rounds},
+          {"rounds_s", number(reply.rounds_s)},
+          {"device_ns", number(reply.device_ns)}};
 }
 
 RoundReply read_round_reply(const Json& json) {
-  RoundReply reply{.rounds = {}, .device_ns = read_number(json, "device_ns")};
+  RoundReply reply{.rounds = {},
+                   .rounds_s = read_number(json, "rounds_s"),
+                   .device_ns = read_number(json, "device_ns")};
   for (const Json& one : read_list(json, "rounds")) {
     RoundReply::Round& round = reply.rounds.emplace_back();
     round.clock = read_clock(member(one, "clock"));

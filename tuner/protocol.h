@@ -105,6 +105,7 @@ struct RoundReply {
     profiler::ClockReading clock;  ///< while it ran
   };
   std::vector<Round> rounds;  ///< of the first orders; fewer where the time was up
+  double rounds_s = 0;        ///< wall, without waiting for the device and binding
   double device_ns = 0;       ///< what the samples cost the device, with what ran before each
 };
 

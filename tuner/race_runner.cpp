@@ -160,8 +160,9 @@ RoundRequest RaceRunner::request(const RaceGroup& group, const std::vector<Entra
 }
 
 tl::expected<RoundReply, WorkerLoss> RaceRunner::rounds(const RoundRequest& request) {
-  const Stopwatch watch(cost_.rounds_s);
+  const Stopwatch watch(cost_.asking_s);
   auto reply = forgiving([&] { return measurer_.rounds(request); });
+  if (reply) cost_.rounds_s += reply->rounds_s;
   if (reply) cost_.device_s += reply->device_ns * 1e-9;
   return reply;
 }

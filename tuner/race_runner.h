@@ -25,7 +25,8 @@ inline constexpr int kForgivenLosses = 4;
 /// Where the time of a sweep goes, s.
 struct MeasuringCost {
   double validating_s = 0;  ///< gates, before and after races
-  double rounds_s = 0;      ///< from asking for rounds to having them
+  double asking_s = 0;      ///< from asking for rounds to having them
+  double rounds_s = 0;      ///< of that rounds ran; else shapes were set up, or others measured
   double device_s = 0;      ///< of that the device was busy: samples with what ran before each
   double wall_s = 0;  ///< from the first shape to the last, all that is not measuring included
 };

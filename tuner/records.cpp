@@ -127,16 +127,36 @@ db::BuildRow build_row() {
           .toolkit = info.toolkit};
 }
 
+std::vector<db::RunRow> like_runs(const db::Store& store, const Spec& spec, const Hello& hello,
+                                  const RunIdentity& identity) {
+  const std::optional<db::Id> device = store.find_device(device_row(hello));
+  const std::optional<db::Id> build = store.find_build(build_row());
+  std::vector<db::RunRow> like;
+  for (db::RunRow& run : store.runs()) {
+    if (run.config_hash == spec.hash && run.command == identity.command &&
+        run.seed == identity.seed && run.device_id == device && run.build_id == build) {
+      like.push_back(std::move(run));
+    }
+  }
+  return like;
+}
+
+std::optional<db::RunRow> resumable_run(const db::Store& store, const Spec& spec,
+                                        const Hello& hello, const RunIdentity& identity) {
+  const std::optional<db::RunRow> last = store.last_run();
+  const std::vector<db::RunRow> like = like_runs(store, spec, hello, identity);
+  if (!last || like.empty() || like.back().id != last->id) return std::nullopt;
+  if (last->status == "complete" || !owner_is_gone(*last)) return std::nullopt;
+  return last;
+}
+
 Records::Records(db::Store& store, const Spec& spec, const Hello& hello,
                  const RunIdentity& identity)
     : store_(store), hello_(hello), timer_(identity.timer), seed_(identity.seed) {
   store_.transaction([&] {
     device_ = store_.upsert(device_row(hello));
     build_ = store_.upsert(build_row());
-    const std::optional<db::RunRow> last = store_.last_run();
-    if (last && last->status != "complete" && last->config_hash == spec.hash &&
-        last->command == identity.command && last->seed == identity.seed &&
-        last->device_id == device_ && last->build_id == build_ && owner_is_gone(*last)) {
+    if (const auto last = resumable_run(store_, spec, hello, identity)) {
       run_ = last->id;
       resumed_ = true;
       store_.resume_run(run_, environment().dump());

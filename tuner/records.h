@@ -119,6 +119,13 @@ class Records {
   std::map<db::Id, int64_t> next_number_;
 };
 
+/// Runs of the same config, command and seed by this build on this device, oldest first.
+std::vector<db::RunRow> like_runs(const db::Store& store, const Spec& spec, const Hello& hello,
+                                  const RunIdentity& identity);
+/// The last run of the file, where it is one of these, was cut short and its process is gone.
+std::optional<db::RunRow> resumable_run(const db::Store& store, const Spec& spec,
+                                        const Hello& hello, const RunIdentity& identity);
+
 /// What rows of a run on this machine are keyed with.
 db::DeviceRow device_row(const Hello& hello);
 db::BuildRow build_row();

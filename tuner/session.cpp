@@ -85,16 +85,16 @@ struct Session::Shaped {
     programs.clear();
     arenas.clear();
     rotates = rotating;
-    if (!rotating) {
-      arenas.push_back(make_timed_arena(backend, shape, seed));
-      return;
-    }
-    const int64_t copies = rotating_copies(shape, backend.device_class().l2_bytes);
+    // All or none: with fewer copies a step would find its data in the cache.
+    std::vector<std::unique_ptr<Arena>> made;
+    const int64_t copies = rotating ? rotating_copies(shape, backend.device_class().l2_bytes) : 0;
+    if (!rotating) made.push_back(make_timed_arena(backend, shape, seed));
     for (int64_t copy = 0; copy < copies; ++copy) {
       Shape other = compact(shape);
       other.lengths.seed += static_cast<uint64_t>(copy);
-      arenas.push_back(make_timed_arena(backend, other, seed + static_cast<uint64_t>(copy)));
+      made.push_back(make_timed_arena(backend, other, seed + static_cast<uint64_t>(copy)));
     }
+    arenas = std::move(made);
   }
 
   /// Memory of its own for all but the caches, which are the first place's.
@@ -242,8 +242,8 @@ Session::Shaped& Session::shaped(const Shape& shape, uint64_t seed, bool rotatin
   if (backend_->target() == TargetKind::kHost) bench_.reset();  // as in judge()
   try {
     shaped_->make_arenas(rotating);
-  } catch (const TrialError& error) {
-    if (error.outcome != Outcome::kOom || !bench_) throw;
+  } catch (...) {
+    if (current_failure().outcome != Outcome::kOom || !bench_) throw;
     bench_.reset();
     shaped_->make_arenas(rotating);
   }
@@ -484,6 +484,8 @@ Reply Session::rounds(const RoundRequest& request) {
   } catch (...) {
     return fail_all(current_failure());
   }
+  if (last_entrants_ != request.entrants) turn_time_ = {};  // others may take longer
+  last_entrants_ = request.entrants;
   const auto start = Clock::now();
   std::span<const Turns> open(asked);
   size_t count = batch_rounds(open.front().size());
@@ -500,6 +502,7 @@ Reply Session::rounds(const RoundRequest& request) {
     count = batch_rounds(now.front().size());
   }
   publisher_.at(-1, -1, -1);
+  reply.rounds_s = std::chrono::duration<double>(Clock::now() - start).count();
   return reply;
 }
 

@@ -81,6 +81,7 @@ class Session {
   const Registry& registry_;
   std::unique_ptr<Shaped> shaped_;
   std::unique_ptr<ValidationBench> bench_;
+  std::vector<EntrantText> last_entrants_;
   std::chrono::nanoseconds turn_time_{0};  ///< of the last rounds, wall; 0 = none yet
 };
 

@@ -156,7 +156,7 @@ Decision decide_from(const StoredRace& stored, const std::vector<Entrant>& entra
          .ns = stored.race.samples(i),
          .workspace_bytes = workspace_bytes(entrant.chain, problem, device),
          .base = entrant.base,
-         .degraded = entrant.outcome() == Outcome::kDegraded});
+         .degraded = stored.race.degraded()});
   }
   decision.selection = select(decision.contenders, {.tie_pct = rules.tie_pct,
                                                     .switch_margin_pct = rules.switch_margin_pct,

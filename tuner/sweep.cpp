@@ -79,7 +79,8 @@ class Best {
 // Where the time of a run went, with what it cost before it was cut off.
 std::string total_cost(const std::string& before, const MeasuringCost& cost) {
   const nlohmann::json known = nlohmann::json::parse(before, nullptr, false);
-  nlohmann::json total = {{"rounds_s", cost.rounds_s},
+  nlohmann::json total = {{"asking_s", cost.asking_s},
+                          {"rounds_s", cost.rounds_s},
                           {"device_s", cost.device_s},
                           {"validating_s", cost.validating_s},
                           {"wall_s", cost.wall_s}};
@@ -110,6 +111,7 @@ class Sweeper {
   SweepResult run();
 
  private:
+  bool stopped();
   bool keep_on();
   void calibrate(const RaceGroup& group);
   void store_skipped(size_t shape, profiler::Regime regime);
@@ -141,18 +143,24 @@ class Sweeper {
   bool calibrated_ = false;
 };
 
-bool Sweeper::keep_on() {
+// Whether what is under way shall end, whatever it has cost.
+bool Sweeper::stopped() {
   if (options_.stop_signal != nullptr && *options_.stop_signal != 0) {
     result_.stop_signal = *options_.stop_signal;
   } else if (measurer_.lost_device() || runner_.gave_up()) {
     result_.device_lost = true;
     result_.no_worker = runner_.no_worker();
-  } else if (options_.budget && progress_.elapsed_s() > options_.budget->count()) {
-    result_.out_of_budget = true;
-  } else {
-    return true;
+  } else if (!result_.out_of_budget) {
+    return false;
   }
-  return false;
+  return true;
+}
+
+// Asked before the device has work to do: what the database knows costs no budget.
+bool Sweeper::keep_on() {
+  if (stopped()) return false;
+  result_.out_of_budget = options_.budget && progress_.elapsed_s() > options_.budget->count();
+  return !result_.out_of_budget;
 }
 
 // The deadline follows the base: it is timed once per shape, with time to spare, before anything
@@ -375,11 +383,11 @@ SweepResult Sweeper::run() {
   }
   for (size_t shape = 0; shape < plan_.shapes.size(); ++shape) {
     for (const profiler::Regime regime : spec_.measure.regimes) {
-      if (keep_on()) sweep_shape(shape, regime);
+      if (!stopped()) sweep_shape(shape, regime);
       count_trials();
     }
   }
-  keep_on();  // a stop during the last race counts
+  stopped();  // a stop during the last race counts
   result_.cost = runner_.cost();
   result_.cost.wall_s = progress_.elapsed_s() - began_s;
   const bool whole = result_.stop_signal == 0 && !result_.out_of_budget && !result_.device_lost;

@@ -132,6 +132,21 @@ TEST_F(Measuring, ACardThatStaysThrottledGivesDegradedResultsAndNeverNone) {
   }
 }
 
+TEST_F(Measuring, WhetherADecisionIsDegradedIsSaidByTheRaceThatDecides) {
+  Script cool = best_by(0.05), hot = cool;
+  hot.clock = [](int round) {
+    profiler::ClockReading clock = fakes::steady_clock_reading();
+    if (round >= 2) clock.reason_bits = 0x8;
+    return clock;
+  };
+  Settings again;
+  again.options.fresh = true;
+  again.command = "sweep again";
+  EXPECT_EQ(sweep(hot).winner("attention").selection.status, "degraded");
+  EXPECT_EQ(sweep(cool, again).winner("attention").selection.status, "winner");
+  EXPECT_EQ(sweep(hot, again).winner("attention").selection.status, "degraded");
+}
+
 TEST_F(Measuring, OutliersChangeNothing) {
   Script script = best_by(0.02);
   const auto truth = script.ns;

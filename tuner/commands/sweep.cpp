@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "tuner/agreement.h"
@@ -121,7 +122,8 @@ nlohmann::json to_json(const SweepResult& result, const Records& records) {
           {"rounds", result.rounds},
           {"out_of_budget", result.out_of_budget},
           {"cost",
-           {{"rounds_s", result.cost.rounds_s},
+           {{"asking_s", result.cost.asking_s},
+            {"rounds_s", result.cost.rounds_s},
             {"device_s", result.cost.device_s},
             {"validating_s", result.cost.validating_s},
             {"wall_s", result.cost.wall_s}}}};
@@ -191,6 +193,13 @@ struct Prepared {
         options.shape_glob.empty() ? "" : " --shape " + options.shape_glob,
         options.repeat == 0 ? "" : fmt::format(" --repeat {}/{}", repetition, options.repeat));
   }
+
+  RunIdentity identity(int repetition) const {
+    return {.command = command(repetition),
+            .timer = std::string(profiler::name(started.timer)),
+            .seed = sweep.seed,
+            .base = key(plan.base)};
+  }
 };
 
 struct Swept {
@@ -202,11 +211,7 @@ struct Swept {
 Swept sweep_once(Prepared& prepared, int repetition) {
   const Plan& plan = prepared.plan;
   const Hello& hello = prepared.started.hello;
-  Records records(prepared.store, prepared.spec, hello,
-                  {.command = prepared.command(repetition),
-                   .timer = std::string(profiler::name(prepared.started.timer)),
-                   .seed = prepared.sweep.seed,
-                   .base = key(plan.base)});
+  Records records(prepared.store, prepared.spec, hello, prepared.identity(repetition));
   say(fmt::format("{} {} of {}, {}: {} shapes, base {}", records.resumed() ? "resuming run" : "run",
                   records.run(), prepared.options.database, hello.device_class.model,
                   plan.shapes.size(), key(plan.base)));
@@ -237,10 +242,10 @@ Swept sweep_once(Prepared& prepared, int repetition) {
   if (result.rounds > 0) {
     const MeasuringCost& cost = result.cost;
     const double overhead = cost.device_s > 0 ? cost.rounds_s / cost.device_s - 1 : 0;
-    say(
-        fmt::format("measuring took {:.1f} s, of that the device {:.1f} s (host overhead {:.0f} % "
-                    "of it); validating {:.1f} s",
-                    cost.rounds_s, cost.device_s, 100 * overhead, cost.validating_s));
+    say(fmt::format(
+        "measuring took {:.1f} s: rounds {:.1f} s, of that the device {:.1f} s (host "
+        "overhead {:.0f} % of it), else setting up and waiting; validating {:.1f} s",
+        cost.asking_s, cost.rounds_s, cost.device_s, 100 * overhead, cost.validating_s));
   }
   say_searched(result);
   return swept;
@@ -248,11 +253,33 @@ Swept sweep_once(Prepared& prepared, int repetition) {
 
 /// The repetition to start with: that which the last run was stopped in, else the first.
 int first_repetition(const Prepared& prepared) {
-  const std::optional<db::RunRow> last = prepared.store.last_run();
-  for (int i = 1; last && i <= prepared.options.repeat; ++i) {
-    if (last->status != "complete" && last->command == prepared.command(i)) return i;
+  for (int i = 1; i <= prepared.options.repeat; ++i) {
+    if (resumable_run(prepared.store, prepared.spec, prepared.started.hello, prepared.identity(i)))
+      return i;
   }
   return 1;
+}
+
+/// The first repetition's run that the later ones are compared with: this process's own, or the one
+/// that it goes on from.
+std::optional<db::Id> first_run(const Prepared& prepared, const std::vector<Swept>& all,
+                                int first) {
+  if (first == 1) return all.front().run;
+  const std::vector<db::RunRow> runs =
+      like_runs(prepared.store, prepared.spec, prepared.started.hello, prepared.identity(1));
+  const auto whole = std::find_if(runs.rbegin(), runs.rend(),
+                                  [](const db::RunRow& run) { return run.status == "complete"; });
+  return whole == runs.rend() ? std::nullopt : std::optional(whole->id);
+}
+
+/// How far the last run agrees with the first one, where both are whole.
+void compare(const Prepared& prepared, std::vector<Swept>& all, int first) {
+  Swept& last = all.back();
+  const std::optional<db::Id> before = first_run(prepared, all, first);
+  if (!before || *before == last.run) return;
+  const Agreement agreed = agreement(prepared.store, *before, last.run);
+  say(fmt::format("runs {} and {}: {}", *before, last.run, text(agreed)));
+  last.json["agreement"] = to_json(agreed);
 }
 
 void say_why_it_ended(const Options& options, const SweepResult& result) {
@@ -305,13 +332,9 @@ ExitCode run(const Options& options) {
   std::vector<Swept> all;
   for (int i = first; i == first || i <= options.repeat; ++i) {
     all.push_back(sweep_once(prepared, i));
-    if (all.size() > 1) {
-      const Agreement agreed = agreement(store, all.front().run, all.back().run);
-      say(fmt::format("runs {} and {}: {}", all.front().run, all.back().run, text(agreed)));
-      all.back().json["agreement"] = to_json(agreed);
-    }
     const SweepResult& result = all.back().result;
     if (result.stop_signal != 0 || result.out_of_budget || result.device_lost) break;
+    compare(prepared, all, first);
   }
   if (options.json) print_json("sweep", all.back().json);
   say_why_it_ended(options, all.back().result);
