@@ -136,6 +136,7 @@ tl::expected<RoundReply, WorkerLoss> MockMeasurer::rounds(const tuner::RoundRequ
       }
       round.samples.push_back(take(turn, state.key, i));
       reply.device_ns += round.samples.back().span_ns;
+      reply.rounds_s += round.samples.back().span_ns * 1e-9;
     }
     round.clock = script.clock ? script.clock(state.round) : steady_clock_reading();
     ++state.round;
