@@ -7,16 +7,14 @@
 
 #include <algorithm>
 #include <chrono>
-#include <exception>
 #include <iterator>
-#include <new>
 #include <utility>
 #include <vector>
 
 #include "profiler/nvtx.h"
+#include "tuner/failure.h"
 #include "tuner/plan.h"
 #include "tuner/revalidate.h"
-#include "tuner/timed_data.h"
 #include "tuner/validate.h"
 
 namespace muse::tuner {
@@ -35,84 +33,7 @@ bool is_rotating(const RoundRequest& request) {
   return request.regime == profiler::name(profiler::Regime::kRotating);
 }
 
-/// The shape in the smallest pool, so that copies of it fit beside each other.
-Shape compact(const Shape& shape) {
-  Shape small = shape;
-  small.lengths.pool_bytes = 1;
-  return small;
-}
-
-/// How many copies of what one step reads outgrow three times the last cache. At least two, so that
-/// a copy never finds its own data.
-int64_t rotating_copies(const Shape& shape, int64_t cache_bytes) {
-  constexpr int64_t kMost = 512;
-  const int64_t bytes = std::max<int64_t>(compulsory_bytes(shape, kWholeStep), 1);
-  const int64_t copies = std::max<int64_t>(2, (3 * cache_bytes + bytes - 1) / bytes);
-  if (copies <= kMost) return copies;
-  throw TrialError(Outcome::kUnmeasurable,
-                   fmt::format("a step reads {} bytes: {} copies would outgrow three times the "
-                               "cache of {} bytes, and at most {} are made",
-                               bytes, copies, cache_bytes, kMost));
-}
-
 }  // namespace
-
-/// One candidate bound, with where it stands in its entrant.
-struct Step {
-  Program* program;
-  int candidate;  ///< -1: of the feeder
-};
-
-struct Session::Bound {
-  std::vector<Step> feeder, chain;
-  std::unique_ptr<Program> graph;    ///< the chain captured, where the target has graphs
-  std::vector<std::string> kernels;  ///< what a sampler may see of the chain
-  bool warm = false;                 ///< has run once, untimed
-  size_t copies = 1;                 ///< of the chain, each on data of its own; a time is of one
-  std::string fault_reason;          ///< not empty: it cannot be bound
-  Outcome fault = Outcome::kOk;
-};
-
-// Members die in reverse: programs before the memory they point to.
-struct Session::Shaped {
-  Shaped(Backend& the_backend, const Shape& the_shape, uint64_t the_seed)
-      : backend(the_backend), shape(the_shape), seed(the_seed) {}
-
-  bool has_arenas(bool rotating) const { return !arenas.empty() && rotates == rotating; }
-  /// One of the shape's own data, or (rotating) as many of other data as outgrow the cache.
-  void make_arenas(bool rotating) {
-    chains.clear();
-    programs.clear();
-    arenas.clear();
-    rotates = rotating;
-    // All or none: with fewer copies a step would find its data in the cache.
-    std::vector<std::unique_ptr<Arena>> made;
-    const int64_t copies = rotating ? rotating_copies(shape, backend.device_class().l2_bytes) : 0;
-    if (!rotating) made.push_back(make_timed_arena(backend, shape, seed));
-    for (int64_t copy = 0; copy < copies; ++copy) {
-      Shape other = compact(shape);
-      other.lengths.seed += static_cast<uint64_t>(copy);
-      made.push_back(make_timed_arena(backend, other, seed + static_cast<uint64_t>(copy)));
-    }
-    arenas = std::move(made);
-  }
-
-  /// Memory of its own for all but the caches, which are the first place's.
-  Arena& place(size_t placement) {
-    while (arenas.size() <= placement) {
-      arenas.push_back(make_timed_arena_beside(backend, shape, seed, *arenas.front()));
-    }
-    return *arenas[placement];
-  }
-
-  Backend& backend;
-  Shape shape;
-  uint64_t seed;
-  std::vector<std::unique_ptr<Arena>> arenas;  ///< copies where it rotates, else places
-  bool rotates = false;
-  std::map<std::string, std::unique_ptr<Program>> programs;  ///< by candidate, partials and copy
-  std::map<std::string, Bound> chains;                       ///< by feeder and chain
-};
 
 namespace {
 
@@ -123,11 +44,6 @@ void run(Publisher& publisher, const std::vector<Step>& steps, int entrant) {
       step.program->launch(launch);
     }
   }
-}
-
-std::string program_key(const Candidate& candidate, const Handoff& partials, size_t copy) {
-  return fmt::format("{}@{}_{}#{}", key(candidate), partials.split_capacity,
-                     static_cast<int>(partials.partial_type), copy);
 }
 
 RoundReply::One failed(const Failure& failure) {
@@ -156,22 +72,6 @@ Shape canary_shape() {
 }
 
 }  // namespace
-
-Failure current_failure() {
-  try {
-    throw;
-  } catch (const DeviceFault&) {
-    throw;
-  } catch (const TrialError& error) {
-    return {error.outcome, plain_text(error.what())};
-  } catch (const std::bad_alloc&) {
-    return {Outcome::kOom, "out of host memory: std::bad_alloc"};
-  } catch (const std::exception& error) {
-    return {Outcome::kLaunchFailed, "exception: " + plain_text(error.what())};
-  } catch (...) {
-    return {Outcome::kLaunchFailed, "an exception that is no std::exception"};
-  }
-}
 
 Session::Session(Backend& backend, Publisher& publisher, const Registry& registry)
     : backend_(watch(backend, publisher)), publisher_(publisher), registry_(registry) {}
@@ -232,26 +132,26 @@ Reply Session::canary() {
   return judge_on(bench, *base, options);
 }
 
-Session::Shaped& Session::shaped(const Shape& shape, uint64_t seed, bool rotating) {
-  if (!shaped_ || shaped_->shape != shape || shaped_->seed != seed) {
+TimedShape& Session::shaped(const Shape& shape, uint64_t seed, bool rotating) {
+  if (!shaped_ || !shaped_->serves(shape, seed)) {
     shaped_.reset();
-    shaped_ = std::make_unique<Shaped>(*backend_, shape, seed);
+    shaped_ = std::make_unique<TimedShape>(*backend_, publisher_, registry_, shape, seed);
     turn_time_ = {};
   }
-  if (shaped_->has_arenas(rotating)) return *shaped_;
+  if (shaped_->has_memory(rotating)) return *shaped_;
   if (backend_->target() == TargetKind::kHost) bench_.reset();  // as in judge()
   try {
-    shaped_->make_arenas(rotating);
+    shaped_->make_memory(rotating);
   } catch (...) {
     if (current_failure().outcome != Outcome::kOom || !bench_) throw;
     bench_.reset();
-    shaped_->make_arenas(rotating);
+    shaped_->make_memory(rotating);
   }
   return *shaped_;
 }
 
 // The first run loads code and sizes stacks on a GPU; none of that belongs into a sample.
-void Session::warm_up(Bound& bound, int index) {
+void Session::warm_up(BoundChain& bound, int index) {
   if (bound.warm || backend_->target() == TargetKind::kHost) return;
   feed(bound, index);
   run(publisher_, bound.chain, index);
@@ -259,7 +159,7 @@ void Session::warm_up(Bound& bound, int index) {
   bound.warm = true;
 }
 
-void Session::feed(const Bound& bound, int index) {
+void Session::feed(const BoundChain& bound, int index) {
   const auto before = [](const std::string& what) { return "what runs before it: " + what; };
   try {
     run(publisher_, bound.feeder, index);
@@ -272,9 +172,9 @@ void Session::feed(const Bound& bound, int index) {
   }
 }
 
-Session::Bound& Session::ready(Shaped& shaped, const EntrantText& entrant, int index,
-                               size_t placement) {
-  Bound& bound = this->bound(shaped, entrant, index, placement);
+BoundChain& Session::ready(TimedShape& shaped, const EntrantText& entrant, int index,
+                           size_t placement) {
+  BoundChain& bound = shaped.bound(entrant, index, placement);
   if (bound.fault != Outcome::kOk) return bound;
   try {
     warm_up(bound, index);
@@ -286,78 +186,7 @@ Session::Bound& Session::ready(Shaped& shaped, const EntrantText& entrant, int i
   return bound;
 }
 
-// What cannot be bound stays so for the shape: the failure is kept like a program.
-Session::Bound& Session::bound(Shaped& shaped, const EntrantText& entrant, int index,
-                               size_t placement) {
-  if (shaped.rotates) placement = 0;  // its copies are places enough
-  const auto [found, added] = shaped.chains.try_emplace(
-      fmt::format("{} > {} #{}", entrant.feeder, entrant.chain, placement));
-  Bound& bound = found->second;
-  if (!added) return bound;
-  try {
-    const auto parse = [&](const std::string& text) {
-      auto chain = registry_.parse_chain(text);
-      if (!chain) throw TrialError(Outcome::kUnsupported, chain.error());
-      return *std::move(chain);
-    };
-    Chain all = entrant.feeder.empty() ? Chain{} : parse(entrant.feeder);
-    const size_t feeders = all.size();
-    const Chain timed = parse(entrant.chain);
-    all.insert(all.end(), timed.begin(), timed.end());
-    all.pdl = timed.pdl;
-    if (const Support joined = joins(shaped.shape.problem, all); !joined.ok()) {
-      throw TrialError(Outcome::kUnsupported, joined.reason);
-    }
-    if (span(all).first != Stage::kPrepare) {
-      throw TrialError(Outcome::kUnmeasurable, "nothing computes what the first stage reads");
-    }
-    if (shaped.rotates) {
-      bound.copies = shaped.arenas.size();
-      for (size_t copy = 0; copy < bound.copies; ++copy) {
-        bind(shaped, *shaped.arenas[copy], copy, all, feeders, index, bound);
-      }
-    } else {
-      bind(shaped, shaped.place(placement), placement, all, feeders, index, bound);
-    }
-    std::vector<Program*> programs;
-    for (const Step& step : bound.chain) programs.push_back(step.program);
-    bound.graph = backend_->capture(programs, all.pdl, timed.size());
-    if (bound.graph) bound.chain = {{bound.graph.get(), 0}};
-    for (const Step& step : bound.chain) {
-      for (std::string& kernel : step.program->kernels()) bound.kernels.push_back(kernel);
-    }
-  } catch (...) {
-    const Failure failure = current_failure();
-    bound = {};
-    bound.fault_reason = failure.reason;
-    bound.fault = failure.outcome;
-  }
-  return bound;
-}
-
-// Adds a copy of the chain's programs, on that arena, to the bound ones.
-void Session::bind(Shaped& shaped, Arena& arena, size_t copy, const Chain& all, size_t feeders,
-                   int index, Bound& bound) {
-  const Problem& problem = shaped.shape.problem;
-  Handoff partials{.kind = HandoffKind::kO};  // anything without partials
-  for (size_t i = 0; i < all.size(); ++i) {
-    const Candidate& candidate = all[i];
-    const int number = i < feeders ? -1 : static_cast<int>(i - feeders);
-    publisher_.at(index, number, -1);
-    const Handoff left = candidate.variant->produces(problem, candidate.configuration);
-    if (left.kind == HandoffKind::kPartials) partials = left;
-    std::unique_ptr<Program>& program = shaped.programs[program_key(candidate, partials, copy)];
-    if (!program) {
-      const Geometry geometry =
-          candidate.variant->geometry(problem, candidate.configuration, backend_->device_class());
-      program = backend_->bind(candidate, problem, arena.buffers(partials, false),
-                               arena.workspace(key(candidate), geometry.workspace));
-    }
-    (number < 0 ? bound.feeder : bound.chain).push_back({program.get(), number});
-  }
-}
-
-profiler::Work Session::work(const Bound& bound, int index, bool cold) {
+profiler::Work Session::work(const BoundChain& bound, int index, bool cold) {
   return {.before =
               [this, &bound, index, cold] {
                 run(publisher_, bound.feeder, index);
@@ -368,7 +197,7 @@ profiler::Work Session::work(const Bound& bound, int index, bool cold) {
           .kernels = bound.kernels};
 }
 
-RoundReply::One Session::take(const RoundRequest& request, const Bound& bound, int index,
+RoundReply::One Session::take(const RoundRequest& request, const BoundChain& bound, int index,
                               double& device_ns) {
   if (bound.fault != Outcome::kOk) return failed({bound.fault, bound.fault_reason});
   const profiler::NvtxRange range("trial " + request.entrants[static_cast<size_t>(index)].chain);
@@ -431,7 +260,7 @@ std::vector<RoundReply::Round> Session::back_to_back(const RoundRequest& request
     RoundReply::Round& round = rounds.emplace_back();
     round.clock = clock;
     for (const Turn& turn : turns) {
-      const Bound& bound = *turn.bound;
+      const BoundChain& bound = *turn.bound;
       if (bound.fault != Outcome::kOk) {
         round.samples.push_back(failed({bound.fault, bound.fault_reason}));
         continue;
@@ -471,7 +300,7 @@ Reply Session::rounds(const RoundRequest& request) {
   publisher_.at(-1, -1, -1);
   std::vector<Turns> asked;
   try {
-    Shaped& shaped = this->shaped(*shape, request.seed, is_rotating(request));
+    TimedShape& shaped = this->shaped(*shape, request.seed, is_rotating(request));
     int number = request.first_round;
     for (const Order& order : request.orders) {
       Turns& turns = asked.emplace_back();
@@ -510,13 +339,13 @@ Reply Session::revalidate(const RevalidateRequest& request) {
   const auto shape = parse_shape(request.shape);
   if (!shape) return Refusal{fmt::format("shape '{}': {}", request.shape, shape.error())};
   try {
-    Shaped& shaped = this->shaped(*shape, request.seed, false);
-    const Bound& bound = ready(shaped, request.entrant, 0, 0);
+    TimedShape& shaped = this->shaped(*shape, request.seed, false);
+    const BoundChain& bound = ready(shaped, request.entrant, 0, 0);
     if (bound.fault != Outcome::kOk) {
       return ValidationReport{.outcome = bound.fault, .reason = bound.fault_reason, .gates = {}};
     }
     ValidationReport report =
-        muse::tuner::revalidate(*backend_, *shaped.arenas.front(), *shape, request.other_seed, [&] {
+        muse::tuner::revalidate(*backend_, shaped.arena(), *shape, request.other_seed, [&] {
           run(publisher_, bound.chain, 0);
           backend_->synchronize();
         });

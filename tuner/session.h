@@ -4,29 +4,19 @@
 #pragma once
 
 #include <chrono>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "tuner/arena.h"
 #include "tuner/backend.h"
 #include "tuner/protocol.h"
+#include "tuner/timed_shape.h"
 #include "tuner/validation_bench.h"
 #include "tuner/watched_backend.h"
 #include "variants/registry.h"
 
 namespace muse::tuner {
-
-/// How an exception that a variant let out reads as an outcome.
-struct Failure {
-  Outcome outcome;
-  std::string reason;
-};
-/// Of the exception in flight; call inside a catch block. bad_alloc is kOom, an unknown type or any
-/// other standard one kLaunchFailed, a TrialError its own.
-Failure current_failure();
 
 class Session {
  public:
@@ -43,27 +33,21 @@ class Session {
   Reply canary();
 
  private:
-  struct Shaped;
-  /// A chain ready to run, feeder first.
-  struct Bound;
   using Order = std::vector<int>;
   struct Turn {
     int entrant;  ///< index in the request
-    const Bound* bound;
+    const BoundChain* bound;
   };
   using Turns = std::vector<Turn>;  ///< a round
 
-  Shaped& shaped(const Shape& shape, uint64_t seed, bool rotating);
-  Bound& bound(Shaped& shaped, const EntrantText& entrant, int index, size_t placement);
-  void bind(Shaped& shaped, Arena& arena, size_t copy, const Chain& all, size_t feeders, int index,
-            Bound& bound);
+  TimedShape& shaped(const Shape& shape, uint64_t seed, bool rotating);
   /// Bound and warm, or with the fault that it has.
-  Bound& ready(Shaped& shaped, const EntrantText& entrant, int index, size_t placement);
+  BoundChain& ready(TimedShape& shaped, const EntrantText& entrant, int index, size_t placement);
   /// Runs the feeder to its end, and says that it was the feeder where that fails.
-  void feed(const Bound& bound, int index);
-  void warm_up(Bound& bound, int index);
-  profiler::Work work(const Bound& bound, int index, bool cold);
-  RoundReply::One take(const RoundRequest& request, const Bound& bound, int index,
+  void feed(const BoundChain& bound, int index);
+  void warm_up(BoundChain& bound, int index);
+  profiler::Work work(const BoundChain& bound, int index, bool cold);
+  RoundReply::One take(const RoundRequest& request, const BoundChain& bound, int index,
                        double& device_ns);
   size_t batch_rounds(size_t turns) const;
   std::vector<RoundReply::Round> one_by_one(const RoundRequest& request,
@@ -79,7 +63,7 @@ class Session {
   std::unique_ptr<Backend> backend_;  ///< watched
   Publisher& publisher_;
   const Registry& registry_;
-  std::unique_ptr<Shaped> shaped_;
+  std::unique_ptr<TimedShape> shaped_;
   std::unique_ptr<ValidationBench> bench_;
   std::vector<EntrantText> last_entrants_;
   std::chrono::nanoseconds turn_time_{0};  ///< of the last rounds, wall; 0 = none yet
