@@ -17,6 +17,7 @@
 #include <sstream>
 
 #include "tuner/build_info.h"
+#include "tuner/known_trials.h"
 #include "tuner/revalidate.h"
 
 namespace muse::tuner {
@@ -58,14 +59,6 @@ bool owner_is_gone(const db::RunRow& run) {
 
 json environment() { return {{"pid", getpid()}, {"pid_start", process_start(getpid())}}; }
 
-db::CandidateRow candidate_row(const Chain& chain) {
-  const Span span = muse::span(chain);
-  return {.key = muse::key(chain),
-          .span = std::string(muse::name(span)),
-          .variant = chain.size() == 1 ? chain[0].variant->name : "",
-          .pipeline = span == kWholeStep};
-}
-
 }  // namespace
 
 std::string hash_hex(std::string_view text) {
@@ -98,6 +91,14 @@ std::string key(const Handoff& handoff) {
   if (handoff.kind != HandoffKind::kPartials) return {};
   return fmt::format("partials_{}_s{}", handoff.partial_type == PartialType::kF32 ? "f32" : "bf16",
                      handoff.split_capacity);
+}
+
+db::CandidateRow candidate_row(const Chain& chain) {
+  const Span span = muse::span(chain);
+  return {.key = muse::key(chain),
+          .span = std::string(muse::name(span)),
+          .variant = chain.size() == 1 ? chain[0].variant->name : "",
+          .pipeline = span == kWholeStep};
 }
 
 db::DeviceRow device_row(const Hello& hello) {
@@ -408,56 +409,6 @@ void Records::add_stage_sum(const Chain& chain, const RaceGroup& group, double n
                                      .candidate_id = candidate_id(chain),
                                      .stage_sum_ns = ns});
   });
-}
-
-std::optional<db::TrialRow> find_trial(const db::Store& store, const Hello& hello,
-                                       const Chain& chain, const RaceGroup& group) {
-  const std::optional<db::Id> device = store.find_device(device_row(hello));
-  const std::optional<db::Id> problem = store.find_problem(muse::key(group.shape));
-  const std::optional<db::Id> candidate = store.find_candidate(candidate_row(chain));
-  if (!device || !problem || !candidate) return std::nullopt;
-  return store.find_trial({.device_id = *device,
-                           .toolkit = hello.toolkit,
-                           .code_hash = code_hash(chain),
-                           .candidate_id = *candidate,
-                           .handoff_in = key(group.handoff),
-                           .problem_id = *problem,
-                           .regime = std::string(profiler::name(group.regime)),
-                           .protocol_hash = protocol_hash(hello, group.regime)});
-}
-
-std::string why_new(const db::Store& store, const Hello& hello, const Chain& chain,
-                    const RaceGroup& group) {
-  const std::optional<db::Id> problem = store.find_problem(muse::key(group.shape));
-  const std::optional<db::Id> candidate = store.find_candidate(candidate_row(chain));
-  if (!problem || !candidate) return {};
-  const db::DeviceRow mine = device_row(hello);
-  const std::string regime(profiler::name(group.regime));
-  std::vector<std::string> nearest;
-  for (const db::TrialRow& trial : store.trials(*candidate, *problem)) {
-    const std::optional<Outcome> outcome = parse_outcome(trial.state);
-    if (!outcome || !is_final(*outcome)) continue;
-    std::vector<std::string> differences;
-    const auto compare = [&](const char* what, const std::string& then, const std::string& now) {
-      if (then != now) differences.push_back(fmt::format("{} {}, now {}", what, then, now));
-    };
-    const db::DeviceRow device = store.device(trial.key.device_id);
-    compare("device", device.kind + " " + device.uuid, mine.kind + " " + mine.uuid);
-    compare("driver", device.driver, mine.driver);
-    compare("clock policy", device.clock_policy, mine.clock_policy);
-    compare("toolkit", trial.key.toolkit, hello.toolkit);
-    compare("regime", trial.key.regime, regime);
-    compare("hand-off", trial.key.handoff_in, key(group.handoff));
-    if (trial.key.code_hash != code_hash(chain)) differences.emplace_back("its code has changed");
-    // Of another regime or clock the protocol is another one in any case.
-    if (trial.key.regime == regime &&
-        trial.key.protocol_hash != protocol_hash(hello, group.regime)) {
-      differences.emplace_back("the protocol has changed (timer, flush, fill or sampler)");
-    }
-    if (differences.empty()) differences.emplace_back("another model of the device");
-    if (nearest.empty() || differences.size() < nearest.size()) nearest = std::move(differences);
-  }
-  return fmt::format("{}", fmt::join(nearest, "; "));
 }
 
 }  // namespace muse::tuner

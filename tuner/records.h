@@ -129,19 +129,10 @@ std::optional<db::RunRow> resumable_run(const db::Store& store, const Spec& spec
 /// What rows of a run on this machine are keyed with.
 db::DeviceRow device_row(const Hello& hello);
 db::BuildRow build_row();
+db::CandidateRow candidate_row(const Chain& chain);
 
 /// States of a race in the database. One that was cut off stays running, or scouting.
 inline constexpr std::string_view kRunningRace = "running", kDecidingRace = "complete",
                                   kScoutingRace = "scouting", kScoutRace = "scout";
-
-/// Trial key parts that a reading command can compute: nullopt where the database has no such
-/// device, problem or candidate.
-std::optional<db::TrialRow> find_trial(const db::Store& store, const Hello& hello,
-                                       const Chain& chain, const RaceGroup& group);
-
-/// Which parts of its key keep the nearest finished trial of the same candidate on the same problem
-/// from being this one: "toolkit nvrtc 12.9, now nvrtc 13.0". Empty where there is none.
-std::string why_new(const db::Store& store, const Hello& hello, const Chain& chain,
-                    const RaceGroup& group);
 
 }  // namespace muse::tuner

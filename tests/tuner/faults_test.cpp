@@ -6,6 +6,7 @@
 #include <set>
 
 #include "tests/tuner/mocked_sweep.h"
+#include "tuner/known_trials.h"
 
 namespace muse::tuner {
 namespace {

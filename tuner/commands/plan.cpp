@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "tuner/commands/command.h"
+#include "tuner/known_trials.h"
 #include "tuner/records.h"
 #include "tuner/search.h"
 
