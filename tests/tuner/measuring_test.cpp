@@ -435,6 +435,32 @@ TEST_F(Pipelines, OutOfBudgetItSaysSoAndGoesOn) {
   EXPECT_EQ(open().last_run()->status, "complete");
 }
 
+TEST_F(Measuring, ARepetitionGoesOnOnlyWhereItIsTheSameInEveryWay) {
+  Settings settings;
+  settings.command = "sweep --repeat 1/2";
+  sweep(best_by(0.02), settings);
+  settings.command = "sweep --repeat 2/2";
+  settings.options.fresh = true;
+  fakes::MockMeasurer cut(best_by(0.02));
+  cut.stop_at = 5;
+  const Swept second = sweep(cut, settings);
+  const auto found = [&](const std::string& command, const Settings& now) {
+    const auto run = resumable_run(open(), spec(now), now.hello,
+                                   {.command = command, .timer = now.timer, .base = ""});
+    return run ? run->id : db::Id{0};
+  };
+  EXPECT_EQ(found("sweep --repeat 2/2", settings), 0) << "this process is still there";
+  orphan();
+  EXPECT_EQ(found("sweep --repeat 2/2", settings), second.run);
+  EXPECT_EQ(found("sweep --repeat 1/2", settings), 0) << "it is whole";
+  Settings other = settings;
+  other.config += "measure: {max_rounds: 512}\n";
+  EXPECT_EQ(found("sweep --repeat 2/2", other), 0) << "another config";
+  other = settings;
+  other.hello.device_instance.driver = "590.1";
+  EXPECT_EQ(found("sweep --repeat 2/2", other), 0) << "another device";
+}
+
 TEST_F(Measuring, TwoFreshSweepsOfOneTruthAgree) {
   Settings settings;
   settings.config = attentions(kTwelve);
