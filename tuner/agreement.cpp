@@ -146,13 +146,19 @@ std::string text(const Agreement& a) {
   if (a.picks.empty()) return "no decision in common";
   const auto agreeing = std::count_if(a.picks.begin(), a.picks.end(),
                                       [](const AgreedPick& pick) { return pick.agrees(); });
+  const auto same = std::count_if(a.picks.begin(), a.picks.end(),
+                                  [](const AgreedPick& pick) { return pick.identical(); });
+  const auto worst = std::max_element(a.picks.begin(), a.picks.end(),
+                                      [](const AgreedPick& x, const AgreedPick& y) {
+                                        return x.regret_pct.value_or(0) < y.regret_pct.value_or(0);
+                                      });
   return fmt::format(
-      "picks agree in {} of {} ({:.1f} %); tie sets of at most {}: {:.1f} %; inconclusive: {:.1f} "
-      "%; the first run's picks by the second run's times: regret {:.2f} % (geometric mean), "
-      "{:.2f} "
-      "% at worst{}",
-      agreeing, a.picks.size(), 100 * a.agreeing_share(), kNarrow, 100 * a.narrow_ties_share(),
-      100 * a.inconclusive_share(), a.mean_regret_pct(), a.worst_regret_pct(),
+      "picks agree in {} of {} ({:.1f} %; the same in {}; an inconclusive one never agrees); tie "
+      "sets of at most {}: {:.1f} %; inconclusive: {:.1f} %; the first run's picks by the second "
+      "run's times: regret {:.2f} % (geometric mean), {:.2f} % at worst ({} of {}){}",
+      agreeing, a.picks.size(), 100 * a.agreeing_share(), same, kNarrow,
+      100 * a.narrow_ties_share(), 100 * a.inconclusive_share(), a.mean_regret_pct(),
+      a.worst_regret_pct(), worst->span, worst->problem,
       a.only_in_one > 0 ? fmt::format("; {} decisions of one run alone", a.only_in_one) : "");
 }
 

@@ -45,7 +45,10 @@ std::string why_new(const db::Store& store, const Hello& hello, const Chain& cha
     compare("clock policy", device.clock_policy, mine.clock_policy);
     compare("toolkit", trial.key.toolkit, hello.toolkit);
     compare("regime", trial.key.regime, regime);
-    compare("hand-off", trial.key.handoff_in, key(group.handoff));
+    // A plan does not know yet what a combine will be fed with.
+    if (!key(group.handoff).empty()) {
+      compare("hand-off", trial.key.handoff_in, key(group.handoff));
+    }
     if (trial.key.code_hash != code_hash(chain)) differences.emplace_back("its code has changed");
     // Of another regime or clock the protocol is another one in any case.
     if (trial.key.regime == regime &&

@@ -152,9 +152,11 @@ void check_regimes(const Section& top, const Spec& spec, DiagnosticLog& log) {
   const YamlNode* regime = dispatch ? dispatch->find("regime") : nullptr;
   const auto word = std::find_if(kRegimes.begin(), kRegimes.end(),
                                  [&](const auto& choice) { return choice.second == wanted; });
-  log.error(regime ? regime->mark : top.find("measure")->key_mark("regimes"),
-            fmt::format("dispatch.regime is {}{}, which measure.regimes does not have", word->first,
-                        regime ? "" : " unless it is given"));
+  log.error(
+      regime ? regime->mark : top.find("measure")->key_mark("regimes"),
+      fmt::format("dispatch.regime is {}{}, which measure.regimes does not have; add it there, "
+                  "or set dispatch: {{regime: ...}} to one of them",
+                  word->first, regime ? "" : " unless it is given"));
 }
 
 void read_top(const YamlNode& root, const Registry& registry, Spec& spec, DiagnosticLog& log) {

@@ -293,7 +293,12 @@ void say_why_it_ended(const Options& options, const SweepResult& result) {
     say_error("workers cannot be ended, or die whatever they run: the device needs a look");
   }
   const ExitCode code = exit_code(result);
-  if (code == ExitCode::kIncomplete || code == ExitCode::kGateFailed) {
+  const bool failures =
+      std::any_of(result.outcomes.begin(), result.outcomes.end(), [](const auto& one) {
+        return one.second > 0 && is_final(one.first) && !is_measured(one.first) &&
+               one.first != Outcome::kUnsupported;
+      });
+  if (failures && (code == ExitCode::kIncomplete || code == ExitCode::kGateFailed)) {
     say(fmt::format("why: muse-tune status --db {} --failures", options.database));
   }
 }
