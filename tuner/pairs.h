@@ -9,6 +9,15 @@
 
 namespace muse::tuner {
 
+/// Every pair, as a target orders them that computes all.
+inline std::vector<reference::Pair> all_pairs(const Problem& p) {
+  std::vector<reference::Pair> pairs;
+  for (int64_t b = 0; b < p.batch; ++b) {
+    for (int64_t h = 0; h < p.num_q_heads; ++h) pairs.push_back({b, h});
+  }
+  return pairs;
+}
+
 /// Elements of a [T, Hq, D] buffer in the order of the pairs, [pairs, L, D]; value(i) is element i.
 template <class Value>
 std::vector<double> of_pairs(const Problem& problem, const std::vector<reference::Pair>& pairs,

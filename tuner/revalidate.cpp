@@ -47,13 +47,9 @@ void put_step_rows(Backend& backend, const Arena& arena, std::string_view cache,
 AttentionTruth truth(Backend& backend, const Case& data, const Buffers& in) {
   const Problem& problem = data.inputs.shape.problem;
   if (auto computed = backend.attention_truth(problem, in)) {
-    AttentionTruth all{
-        .pairs = {}, .exact = std::move(computed->exact), .fa3 = std::move(computed->emulated)};
-    for (int64_t request = 0; request < problem.batch; ++request) {
-      for (int64_t head = 0; head < problem.num_q_heads; ++head)
-        all.pairs.push_back({request, head});
-    }
-    return all;
+    return {.pairs = all_pairs(problem),
+            .exact = std::move(computed->exact),
+            .fa3 = std::move(computed->emulated)};
   }
   return sampled_truth(data, in, in.q8, kReferenceBudget);
 }

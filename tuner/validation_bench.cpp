@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tuner/pairs.h"
+
 namespace muse::tuner {
 namespace {
 
@@ -45,15 +47,6 @@ std::shared_ptr<Stand> on_target(Backend& backend, std::shared_ptr<const Case> d
   stand->data = std::move(data);
   stand->caches = std::move(caches);
   return stand;
-}
-
-/// Every pair, as the target orders them.
-std::vector<reference::Pair> all_pairs(const Problem& p) {
-  std::vector<reference::Pair> pairs;
-  for (int64_t b = 0; b < p.batch; ++b) {
-    for (int64_t h = 0; h < p.num_q_heads; ++h) pairs.push_back({b, h});
-  }
-  return pairs;
 }
 
 }  // namespace
