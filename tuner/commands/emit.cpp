@@ -11,6 +11,7 @@
 #include "tuner/commands/command.h"
 #include "tuner/emit_kernels.h"
 #include "tuner/records.h"
+#include "tuner/stored_selection.h"
 
 namespace muse::tuner {
 namespace {
@@ -64,14 +65,7 @@ Emitted collect(const db::Store& store, const db::RunRow& run, const std::string
   table.base = run.base;
   table.regime = regime;
   table.timer = run.timer;
-  table.device = {.model = device.model,
-                  .host = device.kind == "host",
-                  .cc = static_cast<int>(device.cc),
-                  .sm_count = static_cast<int>(device.sm_count),
-                  .memory_bytes = device.memory_bytes,
-                  .l2_bytes = device.l2_bytes,
-                  .driver_version = static_cast<int>(device.driver_version),
-                  .isa = device.isa};
+  table.device = device_class(device);
   table.driver = device.driver;
   table.toolkit = build.toolkit;
   table.generator = "muse-tune " + build_info().version;
