@@ -35,8 +35,6 @@ class Measurer {
   virtual tl::expected<ValidationReport, WorkerLoss> revalidate(
       const RevalidateRequest& request) = 0;
   virtual void set_deadline(std::chrono::milliseconds deadline) = 0;
-  /// Ends an idle worker: the next request starts a fresh one.
-  virtual void retire() = 0;
   /// Nothing can be measured any more: every later request fails at once.
   virtual bool lost_device() const = 0;
 };

@@ -47,7 +47,7 @@ class Supervisor final : public Measurer {
   void set_deadline(std::chrono::milliseconds deadline) override;
   /// Ends an idle worker: the next request starts a fresh one. Where the worker left in peace, that
   /// one needs no canary.
-  void retire() override;
+  void retire();
   /// Worker could not be waited for (it ignores KILL), or the canary failed twice in a row: the
   /// device must be quarantined. Every later request fails at once.
   bool lost_device() const override;

@@ -64,7 +64,6 @@ class MockMeasurer final : public tuner::Measurer {
   tl::expected<tuner::ValidationReport, tuner::WorkerLoss> revalidate(
       const tuner::RevalidateRequest& request) override;
   void set_deadline(std::chrono::milliseconds) override {}
-  void retire() override { ++retirements; }
   bool lost_device() const override { return false; }
 
   Script script;
@@ -74,7 +73,7 @@ class MockMeasurer final : public tuner::Measurer {
   bool answers_before_it_stops = false;
   std::atomic<int> stop{0};
 
-  int requests = 0, validations = 0, revalidations = 0, round_requests = 0, retirements = 0;
+  int requests = 0, validations = 0, revalidations = 0, round_requests = 0;
   int64_t samples = 0;
 
  private:
