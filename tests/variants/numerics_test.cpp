@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// bf16 and E4M3 conversions against slow models that share no code with them.
+// bf16 and E4M3 conversions, cosines and sines against slow models that share no code with them.
 #include "variants/numerics.h"
 
 #include <gtest/gtest.h>
@@ -7,6 +7,8 @@
 #include <cmath>
 #include <limits>
 
+#include "variants/device/angles.cuh"
+#include "variants/device/prepare_contract.h"
 #include "variants/random.h"
 
 namespace muse {
@@ -130,6 +132,40 @@ TEST(Bf16, NanNeverBecomesInfinity) {
   EXPECT_TRUE(std::isnan(bf16_to_f32(f32_to_bf16(f32_from_bits(0x7F800001U)))));
   EXPECT_TRUE(std::isnan(bf16_to_f32(f32_to_bf16(f32_from_bits(0xFFFFFFFFU)))));
   EXPECT_EQ(f32_to_bf16(std::numeric_limits<float>::max()), 0x7F80);
+}
+
+// Positions whose cosines or sines differ from the f64 functions' of the f32 angle, as the RoPE
+// table has them.
+int64_t table_mismatches(double theta, int64_t first, int64_t last) {
+  int64_t mismatches = 0;
+  for (int64_t pair = 0; pair < 32; ++pair) {
+    const float inv_freq = device::inverse_frequency(theta, 64, pair);
+    for (int64_t position = first; position <= last; ++position) {
+      const float angle = static_cast<float>(position) * inv_freq;
+      const device::CosSin found = device::cos_sin_of(angle);
+      const double wide = angle;
+      if (f32_bits(found.cosine) != f32_bits(static_cast<float>(std::cos(wide))) ||
+          f32_bits(found.sine) != f32_bits(static_cast<float>(std::sin(wide)))) {
+        ++mismatches;
+      }
+    }
+  }
+  return mismatches;
+}
+
+TEST(Angles, GiveTheBitsOfTheRopeTable) {
+  constexpr int64_t kCapacity = int64_t{1} << 21;
+  EXPECT_EQ(table_mismatches(500000, 0, 40000), 0);
+  EXPECT_EQ(table_mismatches(10000, 131072 - 5000, 131072 + 5000), 0);
+  EXPECT_EQ(table_mismatches(500000, kCapacity - 20000, kCapacity + 20000), 0);
+  EXPECT_EQ(table_mismatches(500000, 8 * kCapacity - 5000, 8 * kCapacity - 1), 0);
+}
+
+TEST(Angles, KeepSignAndZero) {
+  EXPECT_EQ(f32_bits(device::cos_sin_of(0).sine), 0U);
+  EXPECT_EQ(device::cos_sin_of(0).cosine, 1);
+  EXPECT_EQ(device::cos_sin_of(-2).sine, -device::cos_sin_of(2).sine);
+  EXPECT_EQ(device::cos_sin_of(-2).cosine, device::cos_sin_of(2).cosine);
 }
 
 }  // namespace

@@ -86,7 +86,7 @@ __device__ __forceinline__ void store_bf16(uint16_t* out, const Slice& slice) {
 }
 
 /// E4 of each element.
-__device__ __forceinline__ void store_e4m3(uint8_t* out, const Slice& slice) {
+__device__ __forceinline__ Words2 quantised(const Slice& slice) {
   Words2 words;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -94,7 +94,10 @@ __device__ __forceinline__ void store_e4m3(uint8_t* out, const Slice& slice) {
     const uint32_t high = f32x2_to_e4m3x2(x[2], x[3]);
     words.word[i] = f32x2_to_e4m3x2(x[0], x[1]) | high << 16;
   }
-  store_words2(out, words);
+  return words;
+}
+__device__ __forceinline__ void store_e4m3(uint8_t* out, const Slice& slice) {
+  store_words2(out, quantised(slice));
 }
 
 /// Over the eight lanes of a row; every lane of the warp calls it, every lane gets the sum.
@@ -130,23 +133,42 @@ __device__ __forceinline__ Slice divided(const Slice& slice, float divisor) {
   return round_bf16(result);
 }
 
-/// RoPE on interleaved pairs (2j, 2j+1), rounded to bf16. cos_sin: the position's row, f32 [D],
-/// cosines of the pairs in the first half, sines in the second.
-__device__ __forceinline__ Slice rotated(const Slice& y, const float* cos_sin, int lane) {
+/// Cosines and sines of the pairs that a lane's slice holds.
+struct Rotation {
+  float cosine[kSlice / 2], sine[kSlice / 2];
+};
+
+/// cos_sin: the position's row, f32 [D], cosines of the pairs in the first half, sines in the
+/// second.
+__device__ __forceinline__ Rotation load_rotation(const float* cos_sin, int lane) {
   constexpr int kPairs = kSlice / 2;
   const Words4 cosines = load_words4(cos_sin + lane * kPairs);
   const Words4 sines = load_words4(cos_sin + kHeadDim / 2 + lane * kPairs);
-  Slice z;
+  Rotation rotation;
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
-    const float c = f32_from_bits(cosines.word[i]);
-    const float s = f32_from_bits(sines.word[i]);
+    rotation.cosine[i] = f32_from_bits(cosines.word[i]);
+    rotation.sine[i] = f32_from_bits(sines.word[i]);
+  }
+  return rotation;
+}
+
+/// RoPE on interleaved pairs (2j, 2j+1), rounded to bf16.
+__device__ __forceinline__ Slice rotated(const Slice& y, const Rotation& rotation) {
+  Slice z;
+#pragma unroll
+  for (int i = 0; i < kSlice / 2; ++i) {
+    const float c = rotation.cosine[i];
+    const float s = rotation.sine[i];
     const float even = y.x[2 * i];
     const float odd = y.x[2 * i + 1];
     z.x[2 * i] = even * c - odd * s;
     z.x[2 * i + 1] = odd * c + even * s;
   }
   return round_bf16(z);
+}
+__device__ __forceinline__ Slice rotated(const Slice& y, const float* cos_sin, int lane) {
+  return rotated(y, load_rotation(cos_sin, lane));
 }
 
 /// The gate's slice of a token's head in qkv: bf16 [T, (2*Hq+2*Hkv)*D], gates behind q, k and v.
