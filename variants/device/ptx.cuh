@@ -114,6 +114,63 @@ __device__ __forceinline__ void mma_m16n8k16_f16(float (&acc)[4], const uint32_t
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+/// How a load treats the caches. The numbers are the values of a tunable.
+enum class LoadHint : int {
+  kDefault = 0,
+  kNoAllocate = 1,  // past L1
+  kEvictFirst = 2,  // first to leave L1
+  kWholeLine = 3    // past L1; L2 fetches all 128 bytes of the line
+};
+
+/// 16 bytes that nothing writes while the kernel runs, or no longer. Stays where it is written:
+/// loads are to be under way early.
+template <LoadHint kHint>
+__device__ __forceinline__ Words4 load_constant_words4(const void* address) {
+  Words4 w;
+  if constexpr (kHint == LoadHint::kNoAllocate) {
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(w.word[0]), "=r"(w.word[1]), "=r"(w.word[2]), "=r"(w.word[3])
+                 : "l"(address));
+  } else if constexpr (kHint == LoadHint::kEvictFirst) {
+    asm volatile("ld.global.nc.L1::evict_first.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(w.word[0]), "=r"(w.word[1]), "=r"(w.word[2]), "=r"(w.word[3])
+                 : "l"(address));
+  } else if constexpr (kHint == LoadHint::kWholeLine) {
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(w.word[0]), "=r"(w.word[1]), "=r"(w.word[2]), "=r"(w.word[3])
+                 : "l"(address));
+  } else {
+    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(w.word[0]), "=r"(w.word[1]), "=r"(w.word[2]), "=r"(w.word[3])
+                 : "l"(address));
+  }
+  return w;
+}
+
+/// The same for 8 bytes.
+template <LoadHint kHint>
+__device__ __forceinline__ Words2 load_constant_words2(const void* address) {
+  Words2 w;
+  if constexpr (kHint == LoadHint::kNoAllocate) {
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(w.word[0]), "=r"(w.word[1])
+                 : "l"(address));
+  } else if constexpr (kHint == LoadHint::kEvictFirst) {
+    asm volatile("ld.global.nc.L1::evict_first.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(w.word[0]), "=r"(w.word[1])
+                 : "l"(address));
+  } else if constexpr (kHint == LoadHint::kWholeLine) {
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(w.word[0]), "=r"(w.word[1])
+                 : "l"(address));
+  } else {
+    asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(w.word[0]), "=r"(w.word[1])
+                 : "l"(address));
+  }
+  return w;
+}
+
 /// Starts copying 16 bytes from global to shared memory, past L1; both aligned to 16. Where `read`
 /// is false nothing is read and zeros are written.
 __device__ __forceinline__ void copy_async_16(void* shared, const void* global, bool read) {
@@ -134,6 +191,61 @@ __device__ __forceinline__ void commit_copies() {
 template <int kPending>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+/// Clusters, from CC 9.0 on; kernels that use them are refused below. All threads of a cluster that
+/// have not ended arrive, then all may pass wait_for_cluster(). A whole warp calls each together.
+/// This one says only that the CTA is there, with nothing written before it.
+__device__ __forceinline__ void arrive_at_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+/// What this thread wrote before, to peers too, is visible to all once they have passed.
+__device__ __forceinline__ void release_to_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+/// Writes to where `shared`, an address in this CTA's shared memory, lies in that of the cluster's
+/// CTA number `rank`. That one must have arrived at the cluster before and not have ended.
+__device__ __forceinline__ void store_to_peer(void* shared, int rank, const Words4& words) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{ .reg .b32 peer; mapa.shared::cluster.u32 peer, %0, %1; "
+      "st.shared::cluster.v4.b32 [peer], {%2, %3, %4, %5}; }" ::"r"(
+          static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+      "r"(rank), "r"(words.word[0]), "r"(words.word[1]), "r"(words.word[2]), "r"(words.word[3])
+      : "memory");
+#endif
+}
+__device__ __forceinline__ void store_to_peer(void* shared, int rank, const Words2& words) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{ .reg .b32 peer; mapa.shared::cluster.u32 peer, %0, %1; "
+      "st.shared::cluster.v2.b32 [peer], {%2, %3}; }" ::"r"(
+          static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+      "r"(rank), "r"(words.word[0]), "r"(words.word[1])
+      : "memory");
+#endif
+}
+
+/// Counts up by one, from `last` back to 0; the count before. Releases what this thread, and those
+/// that met it at a barrier before, have written, and acquires what was released by those who
+/// counted before.
+__device__ __forceinline__ uint32_t take_ticket(uint32_t* counter, uint32_t last) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(counter), "r"(last)
+               : "memory");
+  return before;
 }
 
 }  // namespace muse::device

@@ -87,6 +87,16 @@ inline void mma_m16n8k16_f16(float (&acc)[4], const uint32_t (&a)[4], const uint
   simt::whole_warp<MmaOperand, multiply_m16n8k16_f16>("mma.m16n8k16", operand);
 }
 
+enum class LoadHint : int { kDefault = 0, kNoAllocate = 1, kEvictFirst = 2, kWholeLine = 3 };
+template <LoadHint kHint>
+Words4 load_constant_words4(const void* address) {
+  return load_words4(address);
+}
+template <LoadHint kHint>
+Words2 load_constant_words2(const void* address) {
+  return load_words2(address);
+}
+
 inline void copy_async_16(void* shared, const void* global, bool read) {
   simt::start_copy(shared, read ? global : nullptr, 16);
 }

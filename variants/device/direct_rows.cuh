@@ -1,0 +1,530 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention of a warp over keys that it loads straight into the fragments of its matrix products:
+// no shared memory and no barrier until warps are merged.
+//
+// Groups of 8 query heads, one kv head to each. A unit is `tokens` keys, held by the warp in
+// registers. Columns of Q * K are (token, kv head) pairs: with two kv heads an octet of lanes loads
+// the 128 bytes of a whole K row, and what crosses kv heads becomes zeros in P. With
+// g = lane / 4, t = lane % 4, and a tile of 8 columns:
+//   K of a tile: column g, dims 16t..16t+15.
+//   V of a tile: columns 2t and 2t + 1, dims 8g..8g+7 of each.
+//   Row group r (8 rows, half r % 2 of tile r / 2 of WarpRows): query r / kHeads, kv head r %
+//   kHeads.
+// A buffer is refilled piece by piece with the warp's next unit as soon as a piece is converted.
+#pragma once
+
+#include "variants/device/attention_keys.cuh"
+#include "variants/device/warp_rows.cuh"
+
+#if defined(MUSE_DEVICE_CODE)
+
+namespace muse::device {
+
+inline constexpr int kDirectGroup = 8;  // query heads of a kv head
+
+/// C names by its members: heads_per_cta (1, 2), tokens of a unit (8, 16, 32; at least 16 with one
+/// head), warps of a CTA, load_hint, pages_ahead (units whose pages are known ahead of their loads,
+/// at least 1). kQueries: query tokens of a request, 1 or 2.
+template <class C, int kQueries_>
+struct DirectShape {
+  static constexpr int kQueries = kQueries_;
+  static constexpr int kHeads = C::heads_per_cta;
+  static constexpr int kTokens = C::tokens;
+  static constexpr int kWarps = C::warps;
+  static constexpr int kPagesAhead = C::pages_ahead;
+  static constexpr LoadHint kHint = static_cast<LoadHint>(C::load_hint);
+  static constexpr int kTileTokens = 8 / kHeads;
+  static constexpr int kTiles = kTokens / kTileTokens;
+  static constexpr int kStride = kWarps * kTokens;  // keys from a warp's unit to its next
+  static constexpr int kRows = kDirectGroup * kHeads * kQueries;
+  static_assert(kTiles % 2 == 0 && kTokens <= 32, "steps of P * V take two tiles, a lane a page");
+  using Rows = WarpRows<kRows>;
+};
+
+/// A unit of keys as it was loaded.
+template <class Shape>
+struct DirectUnit {
+  Words4 k[Shape::kTiles];
+  Words2 v[Shape::kTiles][2];
+};
+
+/// The token, of a tile, of column g of this lane's K and of columns 2t, 2t + 1 of its V.
+template <class Shape>
+__device__ __forceinline__ int key_token() {
+  return static_cast<int>(threadIdx.x) % 32 / 4 / Shape::kHeads;
+}
+template <class Shape>
+__device__ __forceinline__ int value_token(int column) {
+  const int t = static_cast<int>(threadIdx.x) % 4;
+  return Shape::kHeads == 2 ? t : 2 * t + column;
+}
+
+/// Where rows of the cache lie for this lane. A unit's pages are looked up by one lane for each
+/// key.
+template <class Shape>
+class DirectLoader {
+ public:
+  /// Keys from `end` on are neither looked up nor loaded: the last one before takes their place.
+  __device__ __forceinline__ DirectLoader(const AttentionArgs& args, int request, int first_head,
+                                          int end)
+      : pages_(pages_of(args, request)),
+        k_(args.k_cache + first_head * kHeadDim + lane() / 4 % Shape::kHeads * kHeadDim +
+           lane() % 4 * 16),
+        v_(args.v_cache + first_head * kHeadDim + lane() / 4 * 8),
+        row_bytes_(static_cast<uint32_t>(args.num_kv_heads * kHeadDim)),
+        page_shift_(args.page_shift),
+        last_(end - 1) {}
+
+  /// The page of this lane's key of the unit that starts at `begin`.
+  __device__ __forceinline__ int page(int begin) const {
+    return __ldg(pages_ + (key(begin) >> page_shift_));
+  }
+  /// Its flat row. 32 bits: rows have 64 bytes at least, and no memory has 2^38.
+  __device__ __forceinline__ uint32_t row(int page, int begin) const {
+    return (static_cast<uint32_t>(page) << page_shift_) + (key(begin) & ((1 << page_shift_) - 1));
+  }
+
+  /// `row`: of all lanes' keys. The whole warp calls these. `last`: tokens after it are not loaded,
+  /// it takes their place.
+  __device__ __forceinline__ Words4 keys(uint32_t row, int tile,
+                                         int last = Shape::kTokens - 1) const {
+    const int token = tile * Shape::kTileTokens + key_token<Shape>();
+    const uint32_t of = __shfl_sync(kWholeWarp, row, smaller(token, last));
+    return load_constant_words4<Shape::kHint>(k_ + static_cast<uint64_t>(of) * row_bytes_);
+  }
+  __device__ __forceinline__ void values(uint32_t row, int tile, Words2 (&v)[2],
+                                         int last = Shape::kTokens - 1) const {
+#pragma unroll
+    for (int column = 0; column < 2; ++column) {
+      const int token = tile * Shape::kTileTokens + value_token<Shape>(column);
+      const uint32_t of = __shfl_sync(kWholeWarp, row, smaller(token, last));
+      const int head = Shape::kHeads == 2 ? column * kHeadDim : 0;
+      v[column] =
+          load_constant_words2<Shape::kHint>(v_ + static_cast<uint64_t>(of) * row_bytes_ + head);
+    }
+  }
+  __device__ __forceinline__ void unit(uint32_t row, DirectUnit<Shape>& unit,
+                                       int last = Shape::kTokens - 1) const {
+#pragma unroll
+    for (int tile = 0; tile < Shape::kTiles; ++tile) unit.k[tile] = keys(row, tile, last);
+#pragma unroll
+    for (int tile = 0; tile < Shape::kTiles; ++tile) values(row, tile, unit.v[tile], last);
+  }
+
+ private:
+  static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
+  __device__ __forceinline__ int key(int begin) const {
+    return smaller(begin + lane() % Shape::kTokens, last_);
+  }
+
+  const int32_t* pages_;
+  const uint8_t *k_, *v_;
+  uint32_t row_bytes_;
+  int page_shift_, last_;
+};
+
+/// This lane's scores of a unit that are real, then P in their place: of a row group, one for each
+/// tile with two kv heads, else two.
+template <class Shape>
+struct DirectScores {
+  static constexpr int kValues = 2 / Shape::kHeads;
+  float of[Shape::Rows::kTiles][Shape::kTiles][Shape::Rows::kHalves][kValues];
+
+  /// Where value v stands among the columns 2t, 2t + 1.
+  static __device__ __forceinline__ constexpr int column(int half, int v) {
+    return Shape::kHeads == 2 ? half : v;
+  }
+};
+
+/// One step's rows of A from what two tiles have: zero where a row meets the other kv head.
+template <class Shape>
+__device__ __forceinline__ void pack_rows(
+    const float (&tiles)[Shape::kTiles][Shape::Rows::kHalves][DirectScores<Shape>::kValues],
+    int step, uint32_t (&a)[4]) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (half >= Shape::Rows::kHalves) {
+        a[2 * i + half] = 0;
+        continue;
+      }
+      const auto& p = tiles[2 * step + i][half];
+      if (Shape::kHeads == 1) {
+        a[2 * i + half] = f32x2_to_f16x2(p[0], p[DirectScores<Shape>::kValues - 1]);
+      } else {
+        a[2 * i + half] = half == 0 ? f32x2_to_f16x2(p[0], 0.0F) : f32x2_to_f16x2(0.0F, p[0]);
+      }
+    }
+  }
+}
+
+/// Scores of a unit, of the dot product alone. Each piece of K makes room for what `refill(tile)`
+/// returns.
+template <class Shape, class Refill>
+__device__ __forceinline__ DirectScores<Shape> multiply_unit(const typename Shape::Rows& rows,
+                                                             DirectUnit<Shape>& unit,
+                                                             const Refill& refill) {
+  using Scores = DirectScores<Shape>;
+  Scores scores;
+#pragma unroll
+  for (int tile = 0; tile < Shape::kTiles; ++tile) {
+    const KeyFragment keys = key_fragment(unit.k[tile]);
+    refill(tile);
+#pragma unroll
+    for (int m = 0; m < rows.kTiles; ++m) {
+      const Accumulator all = multiply_keys(rows.query[m], keys);
+#pragma unroll
+      for (int half = 0; half < rows.kHalves; ++half) {
+#pragma unroll
+        for (int v = 0; v < Scores::kValues; ++v) {
+          scores.of[m][tile][half][v] = all.value[2 * half + Scores::column(half, v)];
+        }
+      }
+    }
+  }
+  return scores;
+}
+
+/// Whether the lane's value v of a tile belongs to a key that its row attends.
+template <class Shape>
+__device__ __forceinline__ bool attends(const typename Shape::Rows& rows, int m, int tile, int half,
+                                        int v, const BlockMask& mask) {
+  const int token = tile * Shape::kTileTokens + value_token<Shape>(v);
+  return attends(rows.own[m][half], mask.begin + token, mask);
+}
+
+/// Scores become P, which is added to the rows' sums; exactly 0 for keys that a row does not
+/// attend. `scale`: from the dot product to units of log2.
+template <class Shape>
+__device__ __forceinline__ void weigh_unit(typename Shape::Rows& rows, DirectScores<Shape>& scores,
+                                           float scale, const BlockMask& mask) {
+  using Scores = DirectScores<Shape>;
+  using Rows = typename Shape::Rows;
+  float unit_max[Rows::kTiles][Rows::kHalves];
+  bool grows = false;
+#pragma unroll
+  for (int m = 0; m < Rows::kTiles; ++m) {
+#pragma unroll
+    for (int half = 0; half < Rows::kHalves; ++half) {
+      float max = minus_infinity();
+#pragma unroll
+      for (int i = 0; i < Shape::kTiles * Scores::kValues; ++i) {
+        float& score = scores.of[m][i / Scores::kValues][half][i % Scores::kValues];
+        if (mask.needed &&
+            !attends<Shape>(rows, m, i / Scores::kValues, half, i % Scores::kValues, mask)) {
+          score = minus_infinity();
+        }
+        max = fmaxf(max, score);
+      }
+      unit_max[m][half] = max * scale;
+      grows = grows || unit_max[m][half] > rows.max[m][half] + kRescaleAt;
+    }
+  }
+  if (__any_sync(kWholeWarp, grows)) rescale(rows, unit_max);
+#pragma unroll
+  for (int m = 0; m < Rows::kTiles; ++m) {
+#pragma unroll
+    for (int half = 0; half < Rows::kHalves; ++half) {
+#pragma unroll
+      for (int i = 0; i < Shape::kTiles * Scores::kValues; ++i) {
+        float& p = scores.of[m][i / Scores::kValues][half][i % Scores::kValues];
+        p = exp2_approx(fmaf(p, scale, -rows.max[m][half]));
+        rows.sum[m][half] += p;
+      }
+    }
+  }
+}
+
+/// o += P * V. Each tile's values make room for what `refill(tile)` loads.
+template <class Shape, class Refill>
+__device__ __forceinline__ void add_values(typename Shape::Rows& rows, const DirectScores<Shape>& p,
+                                           DirectUnit<Shape>& unit, const Refill& refill) {
+#pragma unroll
+  for (int step = 0; step < Shape::kTiles / 2; ++step) {
+    const Words2 codes[4] = {unit.v[2 * step][0], unit.v[2 * step][1], unit.v[2 * step + 1][0],
+                             unit.v[2 * step + 1][1]};
+    const ValueFragment values = value_fragment(codes);
+    refill(2 * step);
+    refill(2 * step + 1);
+#pragma unroll
+    for (int m = 0; m < rows.kTiles; ++m) {
+      uint32_t a[4];
+      pack_rows<Shape>(p.of[m], step, a);
+#pragma unroll
+      for (int column = 0; column < kColumns; ++column) {
+        mma_m16n8k16_f16(rows.o[m][column].value, a, values.column[column]);
+      }
+    }
+  }
+}
+
+/// The same where V holds NaN: o becomes NaN where the row attends a key whose value is, and
+/// nowhere else, though 0 * NaN is NaN. A second product counts such keys.
+template <class Shape>
+__device__ __forceinline__ void add_values_with_nan(typename Shape::Rows& rows,
+                                                    const DirectScores<Shape>& p,
+                                                    const DirectUnit<Shape>& unit,
+                                                    const BlockMask& mask) {
+  constexpr uint32_t kOne = 0x38;  // e4m3
+  using Scores = DirectScores<Shape>;
+  DirectUnit<Shape> finite = unit;
+#pragma unroll
+  for (int i = 0; i < Shape::kTiles * 4; ++i) {
+    uint32_t& codes = finite.v[i / 4][i / 2 % 2].word[i % 2];
+    codes = without_nan(codes);
+  }
+  add_values<Shape>(rows, p, finite, [](int) {});
+
+  Scores attended;
+#pragma unroll
+  for (int m = 0; m < rows.kTiles; ++m) {
+#pragma unroll
+    for (int i = 0; i < Shape::kTiles * Scores::kValues; ++i) {
+      const int tile = i / Scores::kValues, v = i % Scores::kValues;
+#pragma unroll
+      for (int half = 0; half < rows.kHalves; ++half) {
+        attended.of[m][tile][half][v] = attends<Shape>(rows, m, tile, half, v, mask) ? 1.0F : 0.0F;
+      }
+    }
+  }
+#pragma unroll
+  for (int step = 0; step < Shape::kTiles / 2; ++step) {
+    Words2 codes[4];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t word = unit.v[2 * step + i / 4][i / 2 % 2].word[i % 2];
+      codes[i / 2].word[i % 2] = (nan_codes(word) >> 7) * kOne;
+    }
+    const ValueFragment nan = value_fragment(codes);
+#pragma unroll
+    for (int m = 0; m < rows.kTiles; ++m) {
+      uint32_t a[4];
+      pack_rows<Shape>(attended.of[m], step, a);
+#pragma unroll
+      for (int column = 0; column < kColumns; ++column) {
+        Accumulator count{};
+        mma_m16n8k16_f16(count.value, a, nan.column[column]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if (count.value[i] > 0) rows.o[m][column].value[i] = f32_from_bits(0x7FC00000U);
+        }
+      }
+    }
+  }
+}
+
+/// How many splits a request's keys make: `capacity` at most, and no more than give every warp of a
+/// CTA a unit. It follows from the request's own keys alone, so that a batch changes no bit.
+template <class Shape>
+__device__ __forceinline__ int direct_splits(KeyRange keys, int capacity) {
+  return larger(1, smaller(capacity, ceil_div(keys.end - keys.begin, Shape::kStride)));
+}
+
+/// Split number `split` of `count`: whole units, their numbers differ by one at most.
+template <class Shape>
+__device__ __forceinline__ KeyRange direct_split(KeyRange keys, int count, int split) {
+  const int units = ceil_div(keys.end - keys.begin, Shape::kTokens);
+  const int each = units / count, more = units % count;  // the first `more` have one more
+  const int begin = keys.begin + (split * each + smaller(split, more)) * Shape::kTokens;
+  return {begin, smaller(begin + (each + (split < more ? 1 : 0)) * Shape::kTokens, keys.end)};
+}
+
+/// The units of one warp: every kWarps-th of the CTA's.
+template <class Shape>
+struct WarpUnits {
+  int begin, count;  // first key of the first one
+
+  /// keys: the CTA's.
+  static __device__ __forceinline__ WarpUnits of(KeyRange keys, int warp) {
+    const int units = ceil_div(keys.end - keys.begin, Shape::kTokens);
+    return {keys.begin + warp * Shape::kTokens, ceil_div(units - warp, Shape::kWarps)};
+  }
+  __device__ __forceinline__ int last() const { return begin + (count - 1) * Shape::kStride; }
+};
+
+/// What rows need to know of their keys besides the keys.
+struct DirectKeys {
+  KeyRange keys;    // the CTA's
+  KeyRange common;  // those that all queries attend: no mask within
+  float scale;      // from the dot product of the bytes to units of log2
+  uint32_t reach;   // see BlockMask
+
+  template <class Shape>
+  __device__ __forceinline__ BlockMask mask(int begin) const {
+    return {begin < common.begin || begin + Shape::kTokens > smaller(common.end, keys.end), begin,
+            keys.end, reach};
+  }
+};
+
+__device__ __forceinline__ DirectKeys direct_keys(const AttentionArgs& args, int cache_seqlen,
+                                                  KeyRange keys) {
+  return {keys, common_keys(args, cache_seqlen), args.softmax_scale * __ldg(args.k_scale) * kLog2E,
+          reach_of(args)};
+}
+
+/// For attend(): nothing in a unit but what was loaded.
+struct AsLoaded {
+  template <class Unit>
+  __device__ __forceinline__ void operator()(Unit&, int) const {}
+};
+
+/// A warp's walk over its units. start() may come before the launch before has ended; then
+/// load_new() for the keys whose rows that launch wrote; then attend().
+template <class Shape>
+class DirectWalk {
+ public:
+  using Rows = typename Shape::Rows;
+  using Unit = DirectUnit<Shape>;
+
+  /// keys: the CTA's. Keys from `loadable` on are never loaded or looked up (those of this step
+  /// where the caller has them; then attend() is given what puts them into their unit).
+  __device__ __forceinline__ DirectWalk(const AttentionArgs& args, int request, int first_head,
+                                        KeyRange keys, int loadable)
+      : units_(WarpUnits<Shape>::of(keys, static_cast<int>(threadIdx.x) / 32)),
+        loader_(args, request, first_head, loadable),
+        loadable_(loadable) {}
+
+  /// Starts to load the first unit's keys before `end`, and the pages of those to come.
+  __device__ __forceinline__ void start(int end) {
+    unit_ = {};
+    if (units_.count <= 0 || units_.begin >= loadable_) return;
+    const int page = loader_.page(units_.begin);
+#pragma unroll
+    for (int i = 0; i < Shape::kPagesAhead; ++i) {
+      pages_[i] = loader_.page(units_.begin + (i + 1) * Shape::kStride);
+    }
+    row_ = loader_.row(page, units_.begin);
+    if (units_.begin < end) loader_.unit(row_, unit_, end - 1 - units_.begin);
+  }
+
+  /// Loads the first unit's keys from `begin` on, which start() left out.
+  __device__ __forceinline__ void load_new(int begin) {
+    const int old = begin - units_.begin;  // tokens of the unit that are there
+    if (units_.count <= 0 || old >= Shape::kTokens || begin >= loadable_) return;
+    Unit fresh;
+    loader_.unit(row_, fresh);
+#pragma unroll
+    for (int tile = 0; tile < Shape::kTiles; ++tile) {
+      if (tile * Shape::kTileTokens + key_token<Shape>() >= old) unit_.k[tile] = fresh.k[tile];
+#pragma unroll
+      for (int column = 0; column < 2; ++column) {
+        if (tile * Shape::kTileTokens + value_token<Shape>(column) >= old) {
+          unit_.v[tile][column] = fresh.v[tile][column];
+        }
+      }
+    }
+  }
+
+  /// Adds all units to the rows. `complete(unit, begin)` puts into the last unit, whose first key
+  /// is `begin`, what was not loaded.
+  template <class Complete = AsLoaded>
+  __device__ __forceinline__ void attend(Rows& rows, const DirectKeys& keys,
+                                         const Complete& complete = {}) {
+    if (units_.count <= 0) return;
+    const int last = units_.last();
+    int begin = units_.begin;
+#pragma unroll 1
+    while (begin != last) {
+      const int next = begin + Shape::kStride;
+      const uint32_t row = loader_.row(pages_[0], next);
+#pragma unroll
+      for (int i = 0; i + 1 < Shape::kPagesAhead; ++i) pages_[i] = pages_[i + 1];
+      pages_[Shape::kPagesAhead - 1] = loader_.page(next + Shape::kPagesAhead * Shape::kStride);
+      BlockMask mask = keys.template mask<Shape>(begin);
+      // A single query attends all of its range, whose end lies in the last unit.
+      if (Shape::kQueries == 1) mask.needed = false;
+      DirectScores<Shape> scores = multiply_unit<Shape>(
+          rows, unit_, [&](int tile) { unit_.k[tile] = loader_.keys(row, tile); });
+      weigh_unit<Shape>(rows, scores, keys.scale, mask);
+      add_values<Shape>(rows, scores, unit_,
+                        [&](int tile) { loader_.values(row, tile, unit_.v[tile]); });
+      begin = next;
+    }
+    complete(unit_, last);
+    const BlockMask mask = keys.template mask<Shape>(last);
+    DirectScores<Shape> scores = multiply_unit<Shape>(rows, unit_, [](int) {});
+    weigh_unit<Shape>(rows, scores, keys.scale, mask);
+    add_values<Shape>(rows, scores, unit_, [](int) {});
+    if (__any_sync(kWholeWarp, holds_nan(rows))) attend_again(rows, keys, complete);
+  }
+
+ private:
+  static __device__ __forceinline__ bool holds_nan(const Rows& rows) {
+    bool nan = false;
+#pragma unroll
+    for (int m = 0; m < Rows::kTiles; ++m) {
+#pragma unroll
+      for (int i = 0; i < kColumns * 2 * Rows::kHalves; ++i) {
+        const float o = rows.o[m][i / (2 * Rows::kHalves)].value[i % (2 * Rows::kHalves)];
+        nan = nan || o != o;
+      }
+    }
+    return nan;
+  }
+
+  /// All units from the start, slowly: a NaN stays with the rows that attend it.
+  template <class Complete>
+  __device__ __forceinline__ void attend_again(Rows& rows, const DirectKeys& keys,
+                                               const Complete& complete) {
+#pragma unroll
+    for (int m = 0; m < Rows::kTiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < Rows::kHalves; ++half) {
+        rows.max[m][half] = kNoMaximum;
+        rows.sum[m][half] = 0;
+      }
+#pragma unroll
+      for (int column = 0; column < kColumns; ++column) rows.o[m][column] = {};
+    }
+    const int last = units_.last();
+#pragma unroll 1
+    for (int begin = units_.begin; begin <= last; begin += Shape::kStride) {
+      unit_ = {};
+      if (begin < loadable_) loader_.unit(loader_.row(loader_.page(begin), begin), unit_);
+      if (begin == last) complete(unit_, last);
+      BlockMask mask = keys.template mask<Shape>(begin);
+      DirectScores<Shape> scores = multiply_unit<Shape>(rows, unit_, [](int) {});
+      weigh_unit<Shape>(rows, scores, keys.scale, mask);
+      add_values_with_nan<Shape>(rows, scores, unit_, mask);
+    }
+  }
+
+  WarpUnits<Shape> units_;
+  DirectLoader<Shape> loader_;
+  int loadable_;
+  uint32_t row_ = 0;
+  int pages_[Shape::kPagesAhead] = {};
+  Unit unit_;
+};
+
+/// Rows without keys yet. Queries: set_query_row(rows.query[m], half, codes) for each row group.
+template <class Shape>
+__device__ __forceinline__ typename Shape::Rows empty_rows(const AttentionArgs& args,
+                                                           int cache_seqlen) {
+  typename Shape::Rows rows{};
+#pragma unroll
+  for (int i = 0; i < Shape::kHeads * Shape::kQueries; ++i) {
+    rows.own[i / 2][i % 2] = query_keys(args, cache_seqlen, i / Shape::kHeads).end - 1;
+    rows.max[i / 2][i % 2] = kNoMaximum;
+  }
+  return rows;
+}
+
+/// Their queries from Q8.
+template <class Shape>
+__device__ __forceinline__ void load_queries(const AttentionArgs& args, int request, int first_head,
+                                             typename Shape::Rows& rows) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int i = 0; i < Shape::kHeads * Shape::kQueries; ++i) {
+    const int row = i % Shape::kHeads * kDirectGroup + lane / 4;
+    const int64_t token = static_cast<int64_t>(request) * Shape::kQueries + i / Shape::kHeads;
+    const int64_t head = token * args.num_q_heads + first_head * kDirectGroup + row;
+    set_query_row(rows.query[i / 2], i % 2, load_words4(args.q8 + head * kHeadDim + lane % 4 * 16));
+  }
+}
+
+}  // namespace muse::device
+
+#endif  // MUSE_DEVICE_CODE
