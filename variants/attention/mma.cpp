@@ -5,9 +5,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "variants/contract.h"
 #include "variants/device/attention_contract.h"
+#include "variants/device/epilogue_contract.h"
 #include "variants/registry.h"
 
 namespace muse::attention_mma {
@@ -40,13 +43,16 @@ int64_t shared_bytes(const Problem& problem, const Configuration& configuration)
   const auto tunable = [&](const char* name) {
     return static_cast<int>(value(configuration, name));
   };
-  return std::max(ring_bytes(tunable("tile_kv"), tunable("heads_per_cta")),
-                  merge_bytes(static_cast<int>(entry_of(problem).rows), tunable("warps")));
+  const auto rows = static_cast<int>(device::cta_rows(problem, tunable("heads_per_cta")));
+  return work_bytes(tunable("tile_kv"), tunable("heads_per_cta"),
+                    static_cast<int>(entry_of(problem).rows), tunable("warps")) +
+         device::inbox_bytes(rows, tunable("cluster"));
 }
 
 Support supports(const Problem& problem, const Configuration& configuration,
                  const DeviceClass& device) {
-  const Support support = device::check_attention(problem, device);
+  Support support = device::check_attention(problem, device);
+  if (support.ok()) support = device::check_epilogue(configuration, device);
   if (!support.ok()) return support;
   const int64_t least = least_warps(problem, configuration);
   if (least > value(configuration, "warps")) {
@@ -57,41 +63,65 @@ Support supports(const Problem& problem, const Configuration& configuration,
 }
 
 Geometry geometry(const Problem& problem, const Configuration& configuration, const DeviceClass&) {
-  Launch launch;
-  launch.entry = entry_of(problem).name;
-  launch.grid = {.x = value(configuration, "splits"),
-                 .y = ceil_div(problem.num_kv_heads, value(configuration, "heads_per_cta")),
-                 .z = problem.batch};
+  const int64_t heads_per_cta = value(configuration, "heads_per_cta");
+  Launch launch =
+      device::epilogue_launch(entry_of(problem).name, problem, configuration, heads_per_cta);
   launch.block = {.x = value(configuration, "warps") * 32};
   launch.smem_bytes = shared_bytes(problem, configuration);
-  launch.pdl = true;
-  return {.launches = {launch}, .workspace = {}};
+  return {.launches = {launch},
+          .workspace = device::epilogue_workspace(problem, configuration, heads_per_cta)};
+}
+
+Arguments bind(const Problem& problem, const Configuration& configuration, const Buffers& buffers,
+               void* workspace, const TensorMapEncoder&, int /*launch*/) {
+  Args args{.attention = device::attention_args(problem, buffers)};
+  device::set_epilogue_workspace(args.attention, problem, configuration,
+                                 value(configuration, "heads_per_cta"), workspace);
+  return Arguments::of(args);
+}
+
+std::vector<Tunable> tunables() {
+  std::vector<Tunable> all = {
+      {.name = "tile_kv", .values = {32, 64, 128}, .default_value = 64},
+      {.name = "warps", .values = {2, 4, 8}, .default_value = 4},
+      {.name = "heads_per_cta", .values = {1, 2}, .default_value = 2},
+      {.name = "splits", .values = {1, 4, 8, 16, 32, 64}, .default_value = 16},
+      {.name = "partial_bf16", .values = {0, 1}, .default_value = 0}};
+  for (Tunable& tunable : device::epilogue_tunables({1, 4, 8, 16})) {
+    all.push_back(std::move(tunable));
+  }
+  return all;
+}
+
+std::vector<Constraint> constraints() {
+  std::vector<Constraint> all = {
+      {.expr = "tile_kv * heads_per_cta >= 16 * warps",
+       .reason = "each warp takes a block of 16 keys of the tile at least"},
+      {.expr = "tile_kv * heads_per_cta <= 32 * warps",
+       .reason = "a thread copies four rows of a tile at most, whose pages it holds in registers"},
+      {.expr = "partial_bf16 == 0 || splits >= 16",
+       .reason = "few partials are few bytes, whatever their type"},
+      {.expr = "(cluster == 1 && ticket == 0) || (warps >= 4 && heads_per_cta == 2)",
+       .reason = "merges within the launch pay where a CTA has work to merge"},
+      {.expr = "cluster == 1 || ticket == 0 || splits >= 32",
+       .reason = "a cluster and a ticket too: where a cluster alone cannot take all splits"}};
+  for (Constraint& constraint : device::epilogue_constraints()) {
+    all.push_back(std::move(constraint));
+  }
+  return all;
 }
 
 Variant make_variant() {
   Variant variant;
   variant.name = "attention/mma";
   device::set_attention_contract(variant);
-  variant.tunables = {{.name = "tile_kv", .values = {32, 64, 128}, .default_value = 64},
-                      {.name = "warps", .values = {2, 4, 8}, .default_value = 4},
-                      {.name = "heads_per_cta", .values = {1, 2}, .default_value = 2},
-                      {.name = "splits", .values = {1, 4, 8, 16, 32, 64}, .default_value = 16},
-                      {.name = "partial_bf16", .values = {0, 1}, .default_value = 0}};
-  variant.constraints = {
-      {.expr = "tile_kv * heads_per_cta >= 16 * warps",
-       .reason = "each warp takes a block of 16 keys of the tile at least"},
-      {.expr = "tile_kv * heads_per_cta <= 32 * warps",
-       .reason = "a thread copies four rows of a tile at most, whose pages it holds in registers"},
-      {.expr = "partial_bf16 == 0 || splits >= 16",
-       .reason = "few partials are few bytes, whatever their type"}};
+  variant.tunables = tunables();
+  variant.constraints = constraints();
   variant.declared = {.batch_invariant = true, .precision = Precision::kF16};
   variant.entries = {"attend_8_rows", "attend_16_rows", "attend_32_rows"};
   variant.supports = supports;
   variant.geometry = geometry;
-  variant.bind = [](const Problem& problem, const Configuration&, const Buffers& buffers, void*,
-                    const TensorMapEncoder&, int) {
-    return Arguments::of(Args{.attention = device::attention_args(problem, buffers)});
-  };
+  variant.bind = bind;
   return variant;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "variants/device/attention_args.h"
+#include "variants/device/epilogue.cuh"
 #include "variants/device/kv_tiles.cuh"
 #include "variants/device/warp_rows.cuh"
 
@@ -21,6 +22,12 @@ MUSE_HOST_DEVICE constexpr int ring_bytes(int tile_kv, int heads_per_cta) {
 }
 MUSE_HOST_DEVICE constexpr int merge_bytes(int rows_per_warp, int warps) {
   return warps * rows_per_warp * (device::kHeadDim + 2) * static_cast<int>(sizeof(float));
+}
+/// Both; the inbox of the epilogue comes behind.
+MUSE_HOST_DEVICE constexpr int work_bytes(int tile_kv, int heads_per_cta, int rows_per_warp,
+                                          int warps) {
+  const int ring = ring_bytes(tile_kv, heads_per_cta), merge = merge_bytes(rows_per_warp, warps);
+  return ((ring > merge ? ring : merge) + 15) / 16 * 16;
 }
 
 #if defined(MUSE_DEVICE_CODE)
@@ -91,31 +98,6 @@ __device__ __forceinline__ void attend_tile(device::WarpRows<kRows>& rows, const
   }
 }
 
-template <class C, int kRows>
-__device__ __forceinline__ void store_rows(const device::AttentionArgs& args,
-                                           const device::MergeArea<kRows, C::warps>& area,
-                                           const Shares& shares, int request, int first_head,
-                                           int split) {
-  const float v_scale = __ldg(args.v_scale);
-  for (int head = 0; head < shares.heads; ++head) {
-    for (int item = static_cast<int>(threadIdx.x); item < shares.rows * device::kChunksPerRow;
-         item += C::warps * 32) {
-      const int row = item / device::kChunksPerRow, chunk = item % device::kChunksPerRow;
-      const int unit = head * shares.row_groups + row / kRows;
-      auto merged =
-          area.merged(unit * kRows + row % kRows, shares.units * kRows, shares.key_groups, chunk);
-      const float factor = device::output_factor(v_scale, merged.stats.sum);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) merged.o.value[j] *= factor;
-      const int64_t at = device::query_row(args, request, first_head + head, row).head;
-      device::store_output<C>(args, split, at, chunk, merged.o);
-      if (chunk == 0) {
-        device::store_log_sum_exp<C>(args, split, at, merged.stats.max, merged.stats.sum);
-      }
-    }
-  }
-}
-
 /// Fills all of the ring but one tile. The keys' rows may be read before the launch before has
 /// ended only where none of them is this step's.
 template <class Loader>
@@ -130,34 +112,26 @@ __device__ __forceinline__ void fill_ring(const Loader& loader, int begin, unsig
   }
 }
 
-/// grid: splits, groups of kv heads, requests.
+/// The CTA's keys, up to where its warps have left their rows in the merge area, which lies where
+/// the ring was.
 template <class C, int kRows>
-__device__ __forceinline__ void attend(const device::AttentionArgs& args) {
+__device__ __forceinline__ void attend_keys(const device::AttentionArgs& args,
+                                            const device::CtaRows& cta, const Shares& shares,
+                                            int cache_seqlen, device::KeyRange keys,
+                                            unsigned char* ring) {
   using Loader = device::TileLoader<C::tile_kv, C::heads_per_cta, C::warps * 32>;
   using Tile = typename Loader::Tile;
-  const int split = static_cast<int>(blockIdx.x), request = static_cast<int>(blockIdx.z);
-  const int first_head = static_cast<int>(blockIdx.y) * C::heads_per_cta;
-  const int cache_seqlen = __ldg(args.cache_seqlens + request);
-  const device::KeyRange all = device::request_keys(args, cache_seqlen);
-  const device::Splits splits = device::splits_of(all, C::splits, C::tile_kv);
-  if (split >= splits.count) {
-    device::wait_for_predecessor();
-    return;
-  }
-  const device::KeyRange keys = device::split_keys(all, splits, split);
-  const Shares shares = shares_of<C, kRows>(args, first_head);
-  const Loader loader(args, request, first_head, shares.heads, keys);
+  const Loader loader(args, cta.request, cta.first_head, shares.heads, keys);
 
-  unsigned char* ring = device::dynamic_shared();
   const bool old = keys.begin + (kDepth - 1) * C::tile_kv <= cache_seqlen - args.q_len;
   if (old) fill_ring(loader, keys.begin, ring);
   device::wait_for_predecessor();
   device::allow_successor();
   if (!old) fill_ring(loader, keys.begin, ring);
 
-  const int kv_head = first_head + shares.unit / shares.row_groups;
+  const int kv_head = cta.first_head + shares.unit / shares.row_groups;
   device::WarpRows<kRows> rows = device::load_rows<kRows>(
-      args, request, kv_head, shares.unit % shares.row_groups * kRows, cache_seqlen);
+      args, cta.request, kv_head, shares.unit % shares.row_groups * kRows, cache_seqlen);
   const device::KeyRange common = device::intersect(device::common_keys(args, cache_seqlen), keys);
   const float scale = args.softmax_scale * __ldg(args.k_scale) * device::kLog2E;
   const uint32_t reach = device::reach_of(args);
@@ -186,10 +160,39 @@ __device__ __forceinline__ void attend(const device::AttentionArgs& args) {
   static_assert(kDepth * Tile::kBytes == ring_bytes(C::tile_kv, C::heads_per_cta));
   area.leave(shares.warp, rows);
   __syncthreads();
-  store_rows<C, kRows>(args, area, shares, request, first_head, split);
-  if (split == 0 && first_head == 0 && threadIdx.x == 0) {
-    device::store_split_count<C>(args, request, splits.count);
+}
+
+/// grid: splits, groups of kv heads, requests.
+template <class C, int kRows>
+__device__ __forceinline__ void attend(const device::AttentionArgs& args) {
+  using Epilogue = device::Epilogue<C>;
+  using Area = device::MergeArea<kRows, C::warps>;
+  Epilogue::begin();
+  const int cache_seqlen = __ldg(args.cache_seqlens + blockIdx.z);
+  const device::KeyRange all = device::request_keys(args, cache_seqlen);
+  const device::Splits splits = device::splits_of(all, C::splits, C::tile_kv);
+  const device::CtaRows cta = device::cta_rows<C>(args, splits.count);
+  if (!Epilogue::needed(cta)) {
+    device::wait_for_predecessor();
+    Epilogue::leave();
+    return;
   }
+  const Shares shares = shares_of<C, kRows>(args, cta.first_head);
+  unsigned char* const ring = device::dynamic_shared();
+  if (cta.has_keys()) {
+    attend_keys<C, kRows>(args, cta, shares, cache_seqlen,
+                          device::split_keys(all, splits, cta.split), ring);
+  } else {
+    device::wait_for_predecessor();
+    device::allow_successor();
+  }
+  unsigned char* const inbox = ring + work_bytes(C::tile_kv, C::heads_per_cta, kRows, C::warps);
+  Epilogue::finish(args, cta, inbox, [&](int row, int chunk) {
+    const int head = row / shares.rows, in_head = row - head * shares.rows;
+    const int unit = head * shares.row_groups + in_head / kRows;
+    return reinterpret_cast<const Area*>(ring)->merged(
+        unit * kRows + in_head % kRows, shares.units * kRows, shares.key_groups, chunk);
+  });
 }
 
 #if __CUDA_ARCH__ < 900  // at 168 registers it would spill, by the software conversion too

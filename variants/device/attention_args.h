@@ -26,10 +26,20 @@ struct AttentionArgs {
   const uint8_t* v_cache;        // e4m3 [pages, ps, Hkv, D]
   const uint8_t* q8;             // e4m3 [T, Hq, D]
 
-  uint16_t* o;         // bf16 [T, Hq, D]; written by a configuration of one split, and then alone
+  uint16_t* o;         // bf16 [T, Hq, D]; written where the span ends at combine, and then alone
   void* partial_o;     // f32 or bf16 [S, T, Hq, D], normalised
   float* partial_lse;  // [S, T, Hq] base 2
   int32_t* n_splits;   // [B]
+
+  const uint16_t* qkv;  // bf16 [T, (2*Hq+2*Hkv)*D]; read, and the two below written, with the gate
+  uint16_t* out;        // bf16 [T, Hq*D]
+  uint16_t* o_tap;      // bf16 [T, Hq, D], null when timed
+
+  // Of merges through memory (epilogue.cuh): group = request and kv heads of a CTA, Rows = query
+  // rows of a CTA, Parts = splits / cluster.
+  float* part_o;      // f32 [groups, Parts, Rows, D]
+  float* part_stats;  // f32 [groups, Rows, Parts, 2]: max, sum
+  uint32_t* tickets;  // [groups, cluster], 0 between launches
 };
 
 }  // namespace muse::device

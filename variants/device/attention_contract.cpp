@@ -9,18 +9,17 @@
 
 #include "variants/contract.h"
 #include "variants/device/contract.h"
+#include "variants/device/epilogue_contract.h"
 
 namespace muse::device {
 
 void set_attention_contract(Variant& variant) {
   variant.target = {.kind = TargetKind::kCuda, .minimum_cc = kMinimumCc};
   variant.span = [](const Configuration& configuration) {
-    return attention_span(value(configuration, "splits"));
+    return EpilogueChoice(configuration).span();
   };
   variant.produces = [](const Problem&, const Configuration& configuration) {
-    const bool narrow = value(configuration, "partial_bf16") != 0;
-    return attention_handoff(value(configuration, "splits"),
-                             narrow ? PartialType::kBf16 : PartialType::kF32);
+    return EpilogueChoice(configuration).handoff();
   };
   variant.consumes = [](const Problem&, const Configuration&, const Handoff& handoff) {
     return takes(HandoffKind::kQ8, handoff);
@@ -73,7 +72,13 @@ AttentionArgs attention_args(const Problem& problem, const Buffers& buffers) {
           .o = buffers.o,
           .partial_o = buffers.partial_o,
           .partial_lse = buffers.partial_lse,
-          .n_splits = buffers.n_splits};
+          .n_splits = buffers.n_splits,
+          .qkv = buffers.qkv,
+          .out = buffers.out,
+          .o_tap = buffers.o_tap,
+          .part_o = nullptr,
+          .part_stats = nullptr,
+          .tickets = nullptr};
 }
 
 }  // namespace muse::device

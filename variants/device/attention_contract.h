@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the contracts of CUDA attention families have in common: what they take and leave behind, by
-// the tunables `splits` and `partial_bf16`, and their argument block.
+// the tunables of epilogue_contract.h as far as they have them, and their argument block.
 #pragma once
 
 #include "variants/device/attention_args.h"
@@ -21,6 +21,7 @@ Support check_attention(const Problem& problem, const DeviceClass& device);
 /// Refuses what the device has not got.
 Support check_shared_memory(int64_t bytes, const DeviceClass& device);
 
+/// Without the workspace of an epilogue.
 AttentionArgs attention_args(const Problem& problem, const Buffers& buffers);
 
 }  // namespace muse::device

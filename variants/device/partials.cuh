@@ -18,6 +18,20 @@ struct alignas(16) F32x4 {
   float value[4];
 };
 
+/// Stands for the maximum of a row without keys: finite, so that no infinities are subtracted.
+inline constexpr float kNoMaximum = -1e30F;
+
+/// What has been summed of a row over some of its keys.
+struct RowStats {
+  float max;  // what scores were taken relative to, in units of log2
+  float sum;  // of exp2(score - max)
+};
+/// Four dims of it.
+struct RowPart {
+  F32x4 o;  // sum of P * V
+  RowStats stats;
+};
+
 /// Index into [S, T, Hq]; `head` counts over [T, Hq].
 __device__ __forceinline__ int64_t partial_index(const AttentionArgs& args, int split,
                                                  int64_t head) {

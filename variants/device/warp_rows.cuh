@@ -11,8 +11,6 @@
 
 namespace muse::device {
 
-/// Stands for the maximum of a row without keys: finite, so that no infinities are subtracted.
-inline constexpr float kNoMaximum = -1e30F;
 /// A row is rescaled only where its maximum grows by more than this many powers of two: P is at
 /// most 2^8, which f16 holds as precisely as 1.
 inline constexpr float kRescaleAt = 8.0F;
@@ -204,11 +202,8 @@ __device__ __forceinline__ void mark_nan(WarpRows<kRows>& rows, const unsigned c
 /// Shared memory in which warps leave their rows; warp w's row r is row w * kRows + r.
 template <int kRows, int kWarps>
 struct MergeArea {
-  struct Stats {
-    float max, sum;
-  };
   F32x4 o[kWarps * kRows][kChunksPerRow];  // chunks in the order of chunk_at()
-  Stats stats[kWarps * kRows];
+  RowStats stats[kWarps * kRows];
 
   /// Where a chunk lies in its row: eight lanes that store, or load, together meet no bank twice.
   static __device__ __forceinline__ int chunk_at(int row, int chunk) {
@@ -239,14 +234,10 @@ struct MergeArea {
     }
   }
 
-  struct Merged {
-    F32x4 o;  // sum of P * V, four dims
-    Stats stats;
-  };
   /// One chunk of the rows first_row, first_row + stride, ...: `count` of them, always added in
   /// this order.
-  __device__ __forceinline__ Merged merged(int first_row, int stride, int count, int chunk) const {
-    Merged all{{}, {kNoMaximum, 0.0F}};
+  __device__ __forceinline__ RowPart merged(int first_row, int stride, int count, int chunk) const {
+    RowPart all{{}, {kNoMaximum, 0.0F}};
     for (int i = 0; i < count; ++i) {
       all.stats.max = fmaxf(all.stats.max, stats[first_row + i * stride].max);
     }
