@@ -369,8 +369,9 @@ struct AsLoaded {
   __device__ __forceinline__ void operator()(Unit&, int) const {}
 };
 
-/// A warp's walk over its units. start() may come before the launch before has ended; then
-/// load_new() for the keys whose rows that launch wrote; then attend().
+/// A warp's walk over its units. start(), or look_up() and load_old() with other work in between,
+/// may come before the launch before has ended; then load_new() for the keys whose rows that launch
+/// wrote; then attend().
 template <class Shape>
 class DirectWalk {
  public:
@@ -385,17 +386,27 @@ class DirectWalk {
         loader_(args, request, first_head, loadable),
         loadable_(loadable) {}
 
-  /// Starts to load the first unit's keys before `end`, and the pages of those to come.
-  __device__ __forceinline__ void start(int end) {
-    unit_ = {};
+  /// Starts to look up the pages of the first unit and of those to come.
+  __device__ __forceinline__ void look_up() {
     if (units_.count <= 0 || units_.begin >= loadable_) return;
-    const int page = loader_.page(units_.begin);
+    first_page_ = loader_.page(units_.begin);
 #pragma unroll
     for (int i = 0; i < Shape::kPagesAhead; ++i) {
       pages_[i] = loader_.page(units_.begin + (i + 1) * Shape::kStride);
     }
-    row_ = loader_.row(page, units_.begin);
+  }
+
+  /// Starts to load the first unit's keys before `end`, once their pages are there.
+  __device__ __forceinline__ void load_old(int end) {
+    unit_ = {};
+    if (units_.count <= 0 || units_.begin >= loadable_) return;
+    row_ = loader_.row(first_page_, units_.begin);
     if (units_.begin < end) loader_.unit(row_, unit_, end - 1 - units_.begin);
+  }
+
+  __device__ __forceinline__ void start(int end) {
+    look_up();
+    load_old(end);
   }
 
   /// Loads the first unit's keys from `begin` on, which start() left out.
@@ -494,6 +505,7 @@ class DirectWalk {
   DirectLoader<Shape> loader_;
   int loadable_;
   uint32_t row_ = 0;
+  int first_page_ = 0;
   int pages_[Shape::kPagesAhead] = {};
   Unit unit_;
 };

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The step's own tokens straight from qkv, by one warp and in registers: Q8 of sixteen heads, K8
-// and V8 of the new keys, laid out as the operands of attention on m16n8k16 are. The arithmetic is
-// that of rows.cuh in the same order, so that the bytes are those a prepare of its own stores.
+// The step's own tokens straight from qkv, by a warp and in registers: Q8 of eight heads at a time,
+// K8 and V8 of new keys, laid out as the operands of direct_rows.cuh are. The arithmetic is that of
+// rows.cuh in the same order, so that the bytes are those that a prepare of its own stores.
 //
-// With g = lane / 4 and t = lane % 4 a lane holds dims 16t..16t+15 of query rows g and g + 8, the
-// same dims of K of column g, and dims 8g..8g+7 of V of token t. Columns are pairs of token and kv
-// head: column n is token n / 2 and kv head n % 2.
+// With g = lane / 4 and t = lane % 4 a lane holds dims 16t..16t+15 of query row g, the same dims of
+// K of kv head g % kHeads, and dims 8g..8g+7 of V of each kv head: whichever place of its unit a
+// key has, the lanes that hold it there have it.
 #pragma once
 
 #include "variants/device/prepare_args.h"
@@ -24,9 +24,19 @@ struct LaneRotation {
   Rotation half[2];
 };
 
+// Loads stay where they are written: what comes first in a chain of loads is to be under way first.
+__device__ __forceinline__ Words4 load_step_input(const void* address) {
+  return load_constant_words4<LoadHint::kDefault>(address);
+}
+
 __device__ __forceinline__ LaneRow load_lane_row(const uint16_t* row) {
   const uint16_t* dims = row + static_cast<int>(threadIdx.x) % 4 * (2 * kSlice);
-  return {{load_words4(dims), load_words4(dims + kSlice)}};
+  return {{load_step_input(dims), load_step_input(dims + kSlice)}};
+}
+
+__device__ __forceinline__ int64_t load_position(const PrepareArgs& args, int token) {
+  const Words2 words = load_constant_words2<LoadHint::kDefault>(args.positions + token);
+  return static_cast<int64_t>(words.word[0] | static_cast<uint64_t>(words.word[1]) << 32);
 }
 
 /// Of a token's position; nothing is read without RoPE.
@@ -34,10 +44,18 @@ __device__ __forceinline__ LaneRotation load_lane_rotation(const PrepareArgs& ar
                                                            int64_t position) {
   LaneRotation rotation{};
   if (args.cos_sin != nullptr) {
-    const float* row = args.cos_sin + position * kHeadDim;
-    const int slice = static_cast<int>(threadIdx.x) % 4 * 2;
-    rotation.half[0] = load_rotation(row, slice);
-    rotation.half[1] = load_rotation(row, slice + 1);
+    const float* cosines =
+        args.cos_sin + position * kHeadDim + static_cast<int>(threadIdx.x) % 4 * kSlice;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const Words4 c = load_step_input(cosines + h * (kSlice / 2));
+      const Words4 s = load_step_input(cosines + kHeadDim / 2 + h * (kSlice / 2));
+#pragma unroll
+      for (int i = 0; i < kSlice / 2; ++i) {
+        rotation.half[h].cosine[i] = f32_from_bits(c.word[i]);
+        rotation.half[h].sine[i] = f32_from_bits(s.word[i]);
+      }
+    }
   }
   return rotation;
 }
@@ -103,73 +121,54 @@ __device__ __forceinline__ Words2 value_codes(const PrepareArgs& args, const Wor
   return quantised(args.scaled ? divided(x, v_scale) : x);
 }
 
-/// The new tokens of a request as the warp that owns them loads them: K of column g, and V of
-/// token t of kv heads 0 and 1; zeros beyond.
+/// A new token as loaded: K of kv head g % kHeads, V of all, counted from the CTA's first one.
+template <int kHeads>
 struct OwnInputs {
   LaneRow key;
-  Words4 value[2];
-  int64_t key_slot, value_slot;  // flat cache rows of the tokens of column g and of token t
+  Words4 value[kHeads];
+  int64_t slot;  // flat cache row
 };
-/// Their codes, in the layout of a block of old keys.
-struct OwnKeys {
+/// Its codes.
+template <int kHeads>
+struct OwnCodes {
   Words4 key;
-  Words2 value[2];
+  Words2 value[kHeads];
 };
 
-/// kTokens: L. `first_head`: the first of two kv heads, of which the second may be missing.
-template <int kTokens>
-__device__ __forceinline__ OwnInputs load_own(const PrepareArgs& args, int request,
-                                              int first_head) {
+template <int kHeads>
+__device__ __forceinline__ OwnInputs<kHeads> load_own(const PrepareArgs& args, int token,
+                                                      int first_head) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int g = lane / 4, t = lane % 4;
-  OwnInputs own{};
-  if (g < 2 * kTokens && first_head + g % 2 < args.num_kv_heads) {
-    const int token = request * kTokens + g / 2;
-    own.key = load_lane_row(qkv_row(args, token, args.num_q_heads + first_head + g % 2));
-    own.key_slot = __ldg(args.cache_loc + token);
-  }
-  if (t < kTokens) {
-    const int token = request * kTokens + t;
-    own.value_slot = __ldg(args.cache_loc + token);
+  const int key_head = args.num_q_heads + first_head;
+  const int value_head = key_head + args.num_kv_heads;
+  OwnInputs<kHeads> own;
+  own.key = load_lane_row(qkv_row(args, token, key_head + lane / 4 % kHeads));
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      if (first_head + h < args.num_kv_heads) {
-        const int head = args.num_q_heads + args.num_kv_heads + first_head + h;
-        own.value[h] = load_words4(qkv_row(args, token, head) + g * kSlice);
-      }
-    }
+  for (int h = 0; h < kHeads; ++h) {
+    own.value[h] = load_step_input(qkv_row(args, token, value_head + h) + lane / 4 * kSlice);
   }
+  own.slot = __ldg(args.cache_loc + token);
   return own;
 }
 
-/// Quantises them and stores them to the cache, each row's bytes once. `rotation`: of the token of
-/// column g. Every lane of the warp calls it.
-template <int kTokens>
-__device__ __forceinline__ OwnKeys store_own(const PrepareArgs& args, const OwnInputs& own,
-                                             int first_head, const LaneRotation& rotation,
-                                             float k_scale, float v_scale) {
+/// Quantises it and stores it to the cache, each byte once. Every lane of the warp calls it.
+template <int kHeads>
+__device__ __forceinline__ OwnCodes<kHeads> store_own(const PrepareArgs& args,
+                                                      const OwnInputs<kHeads>& own, int first_head,
+                                                      const LaneRotation& rotation, float k_scale,
+                                                      float v_scale) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int g = lane / 4, t = lane % 4;
-  OwnKeys keys{};
-  const Words4 key = key_codes(args, own.key, rotation, k_scale);
-  if (g < 2 * kTokens && first_head + g % 2 < args.num_kv_heads) {
-    keys.key = key;
-    store_words4(
-        args.k_cache + row_start(own.key_slot, args.num_kv_heads, first_head + g % 2) + t * 16,
-        key);
-  }
-  if (t < kTokens) {
+  const int64_t row = row_start(own.slot, args.num_kv_heads, first_head);
+  OwnCodes<kHeads> codes;
+  codes.key = key_codes(args, own.key, rotation, k_scale);
+  if (g < kHeads) store_words4(args.k_cache + row + g * kHeadDim + t * 16, codes.key);
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      if (first_head + h < args.num_kv_heads) {
-        keys.value[h] = value_codes(args, own.value[h], v_scale);
-        store_words2(
-            args.v_cache + row_start(own.value_slot, args.num_kv_heads, first_head + h) + g * 8,
-            keys.value[h]);
-      }
-    }
+  for (int h = 0; h < kHeads; ++h) {
+    codes.value[h] = value_codes(args, own.value[h], v_scale);
+    if (t == 0) store_words2(args.v_cache + row + h * kHeadDim + g * 8, codes.value[h]);
   }
-  return keys;
+  return codes;
 }
 
 }  // namespace muse::device
