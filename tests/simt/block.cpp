@@ -9,6 +9,7 @@
 #include <cstring>
 #include <new>
 
+#include "tests/simt/cluster.h"
 #include "tests/simt/cuda_builtins.h"
 
 #ifndef __has_feature
@@ -123,32 +124,37 @@ void Block::live() {
   threadIdx = current_->index;
 }
 
-std::string Block::run(const Kernel& kernel, const void* arguments, const LaunchShape& shape,
-                       uint64_t number) {
+void Block::start(const Kernel& kernel, const void* arguments, const LaunchShape& shape,
+                  Index index, uint64_t number, Cluster& cluster) {
   kernel_ = kernel;
   arguments_ = arguments;
-  reset(shape, number);
+  block_index_ = index;
+  odd_ = number % 2 == 1;
+  cluster_ = &cluster;
+  reset(shape);
+}
+
+bool Block::can_go() const {
+  return std::any_of(warps_.begin(), warps_.end(),
+                     [](const Warp& warp) { return warp.ready != 0; });
+}
+
+void Block::go() {
+  blockIdx = block_index_;
   running_block = this;
   main_.started = true;
   current_ = &main_;
-  switch_to(fiber(odd_ ? static_cast<unsigned>(warps_.size()) - 1 : 0, 0));
+  switch_to(*next_ready());
   running_block = nullptr;
-  if (error_.empty()) error_ = broken_guard();
-  // What an aborted kernel left on its stacks is given up.
-  if (!error_.empty()) {
-    for (Fiber& fiber : fibers_) fiber.started = false;
-  }
-  return error_;
 }
 
-void Block::reset(const LaunchShape& shape, uint64_t number) {
+void Block::give_up() {
+  for (Fiber& fiber : fibers_) fiber.started = false;
+}
+
+void Block::reset(const LaunchShape& shape) {
   gridDim = shape.grid;
   blockDim = shape.block;
-  blockIdx.x = static_cast<unsigned>(number % gridDim.x);
-  blockIdx.y = static_cast<unsigned>(number / gridDim.x % gridDim.y);
-  blockIdx.z = static_cast<unsigned>(number / gridDim.x / gridDim.y);
-  block_index_ = blockIdx;
-  odd_ = number % 2 == 1;
   error_.clear();
   threads_ = blockDim.x * blockDim.y * blockDim.z;
   living_ = threads_;
@@ -171,6 +177,8 @@ void Block::reset(const LaunchShape& shape, uint64_t number) {
     fiber.lane = i % kWarp;
     fiber.copies.clear();
     fiber.copy_group = 0;
+    fiber.stores.clear();
+    fiber.arrived = false;
     warps_[fiber.warp].ready |= 1U << fiber.lane;
     warps_[fiber.warp].living |= 1U << fiber.lane;
   }
@@ -200,13 +208,13 @@ std::string Block::broken_guard() const {
 /// The next lane of the same warp, else of the warps behind it; null where all wait or have ended.
 Fiber* Block::next_ready() {
   const unsigned count = static_cast<unsigned>(warps_.size());
-  const unsigned start = current_ == &main_ ? 0 : current_->warp;
-  const unsigned lane = current_ == &main_ ? 0 : current_->lane;
+  const bool fresh = current_ == &main_;
+  const unsigned start = fresh ? (odd_ ? count - 1 : 0) : current_->warp;
   for (unsigned step = 0; step < count; ++step) {
     const unsigned number = (odd_ ? start + count - step : start + step) % count;
     const unsigned ready = warps_[number].ready;
     if (ready == 0) continue;
-    const unsigned behind = step == 0 ? ready & ~((2U << lane) - 1) : 0;
+    const unsigned behind = step == 0 && !fresh ? ready & ~((2U << current_->lane) - 1) : 0;
     return &fiber(number, static_cast<unsigned>(__builtin_ctz(behind != 0 ? behind : ready)));
   }
   return nullptr;
@@ -220,7 +228,6 @@ void Block::go_on() {
     switch_to(*next);
     return;
   }
-  if (living_ > 0) error_ = deadlock();
   switch_to(main_);
 }
 
@@ -233,6 +240,7 @@ void Block::abandon() {
 
 void Block::end() {
   Fiber& self = *current_;
+  land_stores(self);
   self.state = Fiber::State::kEnded;
   Warp& warp = warps_[self.warp];
   warp.ready &= ~(1U << self.lane);
@@ -244,6 +252,7 @@ void Block::end() {
     if ((group.mask & warp.living & ~group.arrived) == 0) complete(warp, self.warp, i);
   }
   if (living_ > 0 && at_barrier_ == living_) open_barrier();
+  cluster_->end(self);
   go_on();
 }
 
@@ -340,6 +349,74 @@ void Block::run_copies(Fiber& fiber, int last_group) {
   fiber.copies.swap(rest);
 }
 
+void Block::arrive_at_cluster(bool release) {
+  Fiber& self = *current_;
+  if (self.arrived) {
+    note("arrives at its cluster's barrier again without having waited");
+    abandon();
+  }
+  if (release) land_stores(self);
+  cluster_->arrive(self);
+}
+
+void Block::wait_for_cluster() {
+  Fiber& self = *current_;
+  if (!self.arrived) {
+    note("waits at its cluster's barrier without having arrived");
+    abandon();
+  }
+  self.arrived = false;
+  if (self.arrival < cluster_->phase()) return;
+  self.state = Fiber::State::kAtCluster;
+  warps_[self.warp].ready &= ~(1U << self.lane);
+  go_on();
+}
+
+void Block::open_cluster_barrier() {
+  for (unsigned i = 0; i < threads_; ++i) {
+    Fiber& fiber = fibers_[i];
+    if (fiber.state != Fiber::State::kAtCluster) continue;
+    fiber.state = Fiber::State::kReady;
+    warps_[fiber.warp].ready |= 1U << fiber.lane;
+  }
+}
+
+void Block::store_to_peer(const void* shared, int rank, const void* words, size_t bytes) {
+  const auto refuse = [this](const std::string& what) {
+    note("a store to a peer " + what);
+    abandon();
+  };
+  const auto offset = static_cast<size_t>(static_cast<const unsigned char*>(shared) - shared_);
+  if (offset > shared_bytes_ || shared_bytes_ - offset < bytes) {
+    refuse("outside dynamic shared memory");
+  }
+  if (offset % bytes != 0) refuse("not aligned to " + std::to_string(bytes) + " bytes");
+  if (rank < 0 || static_cast<unsigned>(rank) >= cluster_->size()) {
+    refuse("of rank " + std::to_string(rank) + " in a cluster of " +
+           std::to_string(cluster_->size()));
+  }
+  if (cluster_->phase() == 0) refuse("that may not have started: no barrier of the cluster before");
+  current_->stores.push_back({offset, static_cast<unsigned>(rank), bytes, {}});
+  std::memcpy(current_->stores.back().words, words, bytes);
+  if (odd_) land_stores(*current_);
+}
+
+void Block::land_stores(Fiber& fiber) {
+  for (const RemoteStore& store : fiber.stores) {
+    Block& peer = cluster_->block(store.rank);
+    if (peer.ended()) {
+      note("a store to a peer that has ended");
+      abandon();
+    }
+    peer.receive(store);
+  }
+  fiber.stores.clear();
+}
+
+void Block::receive(const RemoteStore& store) {
+  std::memcpy(shared_ + store.offset, store.words, store.bytes);
+}
+
 std::string Block::place(const Fiber& fiber) const {
   return "block " + text(block_index_) + ", thread " + text(fiber.index) + " (warp " +
          std::to_string(fiber.warp) + ", lane " + std::to_string(fiber.lane) + ")";
@@ -355,6 +432,8 @@ std::string Block::deadlock() const {
         return "waits at __syncthreads";
       case Fiber::State::kAtRendezvous:
         return std::string("waits at ") + fiber.operation + " with mask " + hex(fiber.mask);
+      case Fiber::State::kAtCluster:
+        return "waits for its cluster";
       case Fiber::State::kEnded:
         return "has ended";
     }
@@ -394,5 +473,10 @@ void start_copy(void* target, const void* source, size_t bytes) {
 }
 void commit_copies() { running_block->commit_copies(); }
 void wait_copies(int pending) { running_block->wait_copies(pending); }
+void arrive_at_cluster(bool release) { running_block->arrive_at_cluster(release); }
+void wait_for_cluster() { running_block->wait_for_cluster(); }
+void store_to_peer(void* shared, int rank, const void* words, size_t bytes) {
+  running_block->store_to_peer(shared, rank, words, bytes);
+}
 
 }  // namespace muse::simt

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One block at a time on one OS thread: its threads as fibers, who runs next, and who waits for
-// whom.
+// A block on one OS thread: its threads as fibers, who runs next, and who waits for whom.
 #pragma once
 
 #include <ucontext.h>
@@ -25,9 +24,19 @@ struct Copy {
   int group;
 };
 
+class Cluster;
+
+/// A store to a peer that has not landed.
+struct RemoteStore {
+  size_t offset;  ///< in dynamic shared memory
+  unsigned rank;
+  size_t bytes;
+  unsigned char words[16];
+};
+
 /// A stack and where its thread goes on. Kept for the next block where its kernel has returned.
 struct Fiber {
-  enum class State : uint8_t { kFresh, kReady, kAtBarrier, kAtRendezvous, kEnded };
+  enum class State : uint8_t { kFresh, kReady, kAtBarrier, kAtRendezvous, kAtCluster, kEnded };
 
   jmp_buf context;
   void* stack = nullptr;  ///< lowest address behind the guard page
@@ -43,6 +52,9 @@ struct Fiber {
   unsigned mask = 0;                ///< at a rendezvous
   std::vector<Copy> copies;         ///< under way
   int copy_group = 0;               ///< of the next copy
+  std::vector<RemoteStore> stores;  ///< under way
+  bool arrived = false;             ///< at the cluster's barrier, and has not waited since
+  uint64_t arrival = 0;             ///< the barrier's phase then
 };
 
 /// "0x0000ffff"
@@ -59,12 +71,26 @@ class Block {
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
 
-  /// Runs block number `number` of the grid to its end; empty, or what went wrong.
-  std::string run(const Kernel& kernel, const void* arguments, const LaunchShape& shape,
-                  uint64_t number);
+  /// Poisons shared memory; every thread stands before its kernel.
+  void start(const Kernel& kernel, const void* arguments, const LaunchShape& shape, Index index,
+             uint64_t number, Cluster& cluster);
+  /// Runs until no thread can go on.
+  void go();
+  bool can_go() const;
+  bool ended() const { return living_ == 0; }
+  /// Empty, or what went wrong, the guards of shared memory included.
+  std::string error() const { return !error_.empty() || !ended() ? error_ : broken_guard(); }
+  /// Who waits for what.
+  std::string deadlock() const;
+  /// Gives up what unfinished threads have on their stacks.
+  void give_up();
+  /// The cluster's barrier has opened.
+  void open_cluster_barrier();
+  /// Bytes that a peer stored.
+  void receive(const RemoteStore& store);
 
   // In a kernel.
-  static Block* running();  ///< this OS thread's; null outside run()
+  static Block* running();  ///< this OS thread's; null outside go()
   /// What went wrong, to be followed by abandon().
   void note(const std::string& what);
   /// Leaves the block for good. Nothing on the fiber's stack is destroyed, so that nobody may hold
@@ -76,6 +102,9 @@ class Block {
   void start_copy(const Copy& copy);
   void commit_copies() { ++current_->copy_group; }
   void wait_copies(int pending);
+  void arrive_at_cluster(bool release);
+  void wait_for_cluster();
+  void store_to_peer(const void* shared, int rank, const void* words, size_t bytes);
   const Fiber& current() const { return *current_; }
   unsigned char* dynamic_shared() { return shared_; }
 
@@ -95,16 +124,16 @@ class Block {
 
   static void enter();
   void live();
-  void reset(const LaunchShape& shape, uint64_t number);
+  void reset(const LaunchShape& shape);
   void switch_to(Fiber& next);
   Fiber* next_ready();
   void go_on();
   void end();
   void complete(Warp& warp, unsigned warp_number, size_t group);
   void open_barrier();
+  void land_stores(Fiber& fiber);
   static void run_copies(Fiber& fiber, int last_group);
   std::string place(const Fiber& fiber) const;
-  std::string deadlock() const;
   std::string broken_guard() const;
   Fiber& fiber(unsigned warp, unsigned lane) { return fibers_[warp * kWarp + lane]; }
 
@@ -117,6 +146,7 @@ class Block {
   const void* arguments_ = nullptr;
   unsigned threads_ = 0, living_ = 0, at_barrier_ = 0;
   Index block_index_;
+  Cluster* cluster_ = nullptr;
   bool odd_ = false;
   std::string error_;
   std::unique_ptr<unsigned char[]> shared_memory_;

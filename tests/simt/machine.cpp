@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches: blocks over OS threads, shared memory poisoned before and its guards checked after.
+// Launches: clusters of blocks over OS threads.
 #include "tests/simt/machine.h"
 
 #include <link.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
-#include "tests/simt/block.h"
+#include "tests/simt/cluster.h"
 
 namespace muse::simt {
 namespace {
-
-constexpr int kPoisonByte = 0xFF;  // NaN in every format; -1 in integers
 
 /// This thread's copy of the thread_local memory of the module that holds `code`.
 struct ModuleMemory {
@@ -63,24 +61,35 @@ class Machines {
     static Machines machines;
     return machines;
   }
-  std::unique_ptr<Block> take() {
+  std::unique_ptr<Cluster> take() {
     const std::lock_guard lock(mutex_);
-    if (idle_.empty()) return std::make_unique<Block>();
-    std::unique_ptr<Block> machine = std::move(idle_.back());
+    if (idle_.empty()) return std::make_unique<Cluster>();
+    std::unique_ptr<Cluster> machine = std::move(idle_.back());
     idle_.pop_back();
     return machine;
   }
-  void give(std::unique_ptr<Block> machine) {
+  void give(std::unique_ptr<Cluster> machine) {
     const std::lock_guard lock(mutex_);
     idle_.push_back(std::move(machine));
   }
 
  private:
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Block>> idle_;
+  std::vector<std::unique_ptr<Cluster>> idle_;
 };
 
-/// One launch's blocks, handed out in order.
+/// Whether this launch of the kernel takes its blocks in reverse: every other one does, so that
+/// what depends on who comes last differs from run to run.
+bool in_reverse(const Kernel& kernel) {
+  static std::mutex mutex;
+  static std::map<void (*)(const void*), bool> reverse;
+  const std::lock_guard lock(mutex);
+  bool& mine = reverse[kernel.call];
+  mine = !mine;
+  return !mine;
+}
+
+/// One launch's clusters, handed out in order.
 struct Grid {
   const Kernel& kernel;
   const void* arguments;
@@ -90,7 +99,12 @@ struct Grid {
   std::mutex mutex{};
   std::string error{};
 
-  uint64_t blocks() const { return uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z; }
+  const bool reverse = in_reverse(kernel);
+
+  uint64_t clusters() const {
+    return uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z /
+           (shape.cluster.x * shape.cluster.y * shape.cluster.z);
+  }
 
   void fail(const std::string& what) {
     const std::lock_guard lock(mutex);
@@ -98,12 +112,12 @@ struct Grid {
   }
 
   void work() {
-    std::unique_ptr<Block> machine = Machines::instance().take();
+    std::unique_ptr<Cluster> machine = Machines::instance().take();
     const ModuleMemory shared = static_shared(kernel);
-    for (uint64_t block = next.fetch_add(1); block < blocks() && !failed;
-         block = next.fetch_add(1)) {
-      if (shared.bytes > 0) std::memset(shared.begin, kPoisonByte, shared.bytes);
-      const std::string what = machine->run(kernel, arguments, shape, block);
+    const uint64_t count = clusters();
+    for (uint64_t i = next.fetch_add(1); i < count && !failed; i = next.fetch_add(1)) {
+      const std::string what = machine->run(kernel, arguments, shape, reverse ? count - 1 - i : i,
+                                            {shared.begin, shared.bytes});
       if (!what.empty()) fail(what);
     }
     Machines::instance().give(std::move(machine));
@@ -129,6 +143,12 @@ void check(const Kernel& kernel, const LaunchShape& shape) {
     throw Error(std::to_string(shape.dynamic_shared_bytes) +
                 " bytes of shared memory are more than " + std::to_string(kMaximumSharedBytes));
   }
+  const Index& cluster = shape.cluster;
+  const uint64_t blocks = uint64_t{cluster.x} * cluster.y * cluster.z;
+  if (blocks == 0 || blocks > kMaximumCluster || grid.x % cluster.x != 0 ||
+      grid.y % cluster.y != 0 || grid.z % cluster.z != 0) {
+    throw Error("a grid of " + text(grid) + " has no clusters of " + text(cluster));
+  }
   static_shared(kernel);
 }
 
@@ -140,7 +160,7 @@ void launch(const Kernel& kernel, const void* arguments, const LaunchShape& shap
   (void)caught;
   Grid grid{kernel, arguments, shape};
   std::vector<std::thread> helpers;
-  const uint64_t wanted = std::min<uint64_t>(static_cast<uint64_t>(os_threads), grid.blocks());
+  const uint64_t wanted = std::min<uint64_t>(static_cast<uint64_t>(os_threads), grid.clusters());
   for (uint64_t i = 1; i < wanted; ++i) helpers.emplace_back([&grid] { grid.work(); });
   grid.work();
   for (std::thread& helper : helpers) helper.join();

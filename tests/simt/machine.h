@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What emulated kernels ask of the emulator: a block's threads are fibers of one OS thread, and
-// whatever waits for other threads of the block comes through here. C++17, as device code is.
+// whatever waits for other threads of the block or its cluster comes through here. C++17, as device
+// code is.
 #pragma once
 
 #include <cstddef>
@@ -40,13 +41,15 @@ class Error : public std::runtime_error {
 struct LaunchShape {
   Index grid, block;
   size_t dynamic_shared_bytes = 0;
+  Index cluster = {};  ///< blocks that run at the same time
 };
 
 /// Runs every block to its end on up to `os_threads` threads of the system. Even blocks go through
 /// their warps upwards and complete asynchronous copies as late as allowed; odd blocks go downwards
-/// and copy at once: what holds in one order only shows in the other. The kernel must lie in a
-/// shared library whose thread_local objects are the `__shared__` ones and nothing else. Throws
-/// Error for the first block that went wrong, an illegal access among it.
+/// and copy at once: what holds in one order only shows in the other. Every other launch of a
+/// kernel takes the blocks in reverse. The kernel must lie in a shared library whose thread_local
+/// objects are the `__shared__` ones and nothing else. Throws Error for the first block that went
+/// wrong, an illegal access among it.
 void launch(const Kernel& kernel, const void* arguments, const LaunchShape& shape, int os_threads);
 
 // From here on for code that runs in a kernel. ---------------------------------------------------
@@ -99,5 +102,12 @@ void start_copy(void* target, const void* source, size_t bytes);
 void commit_copies();
 /// Until at most the newest `pending` groups are under way.
 void wait_copies(int pending);
+
+/// The barrier of a cluster: every thread of its blocks that has not ended arrives. What a thread
+/// stored to peers is there once it has arrived with `release`, in odd blocks at once.
+void arrive_at_cluster(bool release);
+void wait_for_cluster();
+/// To where `shared`, in this block's dynamic shared memory, lies in that of block `rank`.
+void store_to_peer(void* shared, int rank, const void* words, size_t bytes);
 
 }  // namespace muse::simt

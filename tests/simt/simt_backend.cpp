@@ -101,13 +101,13 @@ class SimtBackend final : public Backend {
     std::vector<BoundLaunch> bound;
     for (size_t i = 0; i < geometry.launches.size(); ++i) {
       const Launch& launch = geometry.launches[i];
-      bound.push_back(
-          {fmt::format("{} of {}", launch.entry, key(candidate)),
-           find(kernels_, key(candidate), launch.entry),
-           {index(launch.grid), index(launch.block), static_cast<size_t>(launch.smem_bytes)},
-           variant.bind(problem, candidate.configuration, buffers, workspace, TensorMapEncoder{},
-                        static_cast<int>(i))});
-      check(bound.back(), launch);
+      bound.push_back({fmt::format("{} of {}", launch.entry, key(candidate)),
+                       find(kernels_, key(candidate), launch.entry),
+                       {index(launch.grid), index(launch.block),
+                        static_cast<size_t>(launch.smem_bytes), index(launch.cluster)},
+                       variant.bind(problem, candidate.configuration, buffers, workspace,
+                                    TensorMapEncoder{}, static_cast<int>(i))});
+      check(bound.back());
     }
     return std::make_unique<SimtProgram>(std::move(bound), os_threads_);
   }
@@ -129,11 +129,7 @@ class SimtBackend final : public Backend {
   std::string protocol() const override { return "emulator; " + host_->protocol(); }
 
  private:
-  static void check(const BoundLaunch& bound, const Launch& launch) {
-    const Dim3& cluster = launch.cluster;
-    if (cluster.x != 1 || cluster.y != 1 || cluster.z != 1) {
-      throw TrialError(Outcome::kLaunchFailed, bound.label + ": the emulator has no clusters");
-    }
+  static void check(const BoundLaunch& bound) {
     if (bound.arguments.size() != bound.kernel.argument_bytes) {
       throw TrialError(
           Outcome::kLaunchFailed,

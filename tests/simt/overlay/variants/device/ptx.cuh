@@ -106,4 +106,22 @@ void wait_copies() {
   simt::wait_copies(kPending);
 }
 
+inline void arrive_at_cluster() { simt::arrive_at_cluster(false); }
+inline void release_to_cluster() { simt::arrive_at_cluster(true); }
+inline void wait_for_cluster() { simt::wait_for_cluster(); }
+inline void store_to_peer(void* shared, int rank, const Words4& words) {
+  simt::store_to_peer(shared, rank, &words, sizeof words);
+}
+inline void store_to_peer(void* shared, int rank, const Words2& words) {
+  simt::store_to_peer(shared, rank, &words, sizeof words);
+}
+
+inline uint32_t take_ticket(uint32_t* counter, uint32_t last) {
+  uint32_t before = __atomic_load_n(counter, __ATOMIC_RELAXED);
+  while (!__atomic_compare_exchange_n(counter, &before, before >= last ? 0 : before + 1, false,
+                                      __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+  }
+  return before;
+}
+
 }  // namespace muse::device
