@@ -104,15 +104,33 @@ class Epilogue {
     if constexpr (kCluster > 1) wait_for_cluster();
   }
 
+  /// Where four dims of O go, and their gate.
+  struct Output {
+    int64_t head;  // index into [T, Hq]
+    Words2 gate;
+  };
+  /// Of the thread's first item; its load is under way when this returns. For finish(): called
+  /// early, whether or not rows.splits is known, the load is over by then.
+  static __device__ __forceinline__ Output first_output(const AttentionArgs& args,
+                                                        const CtaRows& rows) {
+    const int row = thread() / kChunksPerRow * kCluster + rank(rows);
+    return output_of(args, rows, smaller(row, rows.count - 1), thread() % kChunksPerRow);
+  }
+
   /// merged(row, chunk) -> RowPart: what this CTA has of dims 4*chunk..4*chunk+3, not normalised;
   /// not called in a CTA without keys. inbox: inbox_bytes() of shared memory.
   template <class Merged>
   static __device__ __forceinline__ void finish(const AttentionArgs& args, const CtaRows& rows,
                                                 unsigned char* inbox, const Merged& merged) {
+    finish(args, rows, inbox, merged, first_output(args, rows));
+  }
+  template <class Merged>
+  static __device__ __forceinline__ void finish(const AttentionArgs& args, const CtaRows& rows,
+                                                unsigned char* inbox, const Merged& merged,
+                                                const Output& first) {
     if constexpr (kCluster == 1) {
-      hand_out(args, rows, first_output(args, rows), merged);
+      hand_out(args, rows, first, merged);
     } else {
-      const Output first = first_output(args, rows);
       wait_for_cluster();  // of begin(): the peers are there
       send(rows, inbox, merged);
       release_to_cluster();
@@ -130,12 +148,6 @@ class Epilogue {
     static constexpr int splits = kFinal ? 1 : kParts;
     static constexpr int partial_bf16 = C::partial_bf16;
   };
-  /// Where four dims of O go, and what the gate multiplies them with.
-  struct Output {
-    int64_t head;  // index into [T, Hq]
-    F32x4 sigmoid;
-  };
-
   /// A row belongs to the cluster's CTA number row % kCluster; this one's are rank, rank + kCluster
   /// and so on, `slots` of them, and 16 neighbouring lanes take one.
   static __device__ __forceinline__ int rank(const CtaRows& rows) { return rows.split % kCluster; }
@@ -155,23 +167,10 @@ class Epilogue {
       const int heads = args.num_q_heads, before = heads + 2 * args.num_kv_heads;
       const int64_t token = output.head / heads;
       const int head = static_cast<int>(output.head - token * heads);
-      const Words2 gate =
-          load_words2(args.qkv + row_start(token, before + heads, before + head) + chunk * 4);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const F32x2 pair = bf16x2_to_f32x2(gate.word[i]);
-        output.sigmoid.value[2 * i] = sigmoid(pair.low);
-        output.sigmoid.value[2 * i + 1] = sigmoid(pair.high);
-      }
+      output.gate = load_constant_words2<LoadHint::kDefault>(
+          args.qkv + row_start(token, before + heads, before + head) + chunk * 4);
     }
     return output;
-  }
-
-  /// Of the thread's first item, in the shadow of the wait for others.
-  static __device__ __forceinline__ Output first_output(const AttentionArgs& args,
-                                                        const CtaRows& rows) {
-    const int row = thread() / kChunksPerRow * kCluster + rank(rows);
-    return output_of(args, rows, smaller(row, rows.count - 1), thread() % kChunksPerRow);
   }
 
   /// body(output, slot, row, chunk, exists) for the thread's items, whole warps at a time.
@@ -292,7 +291,9 @@ class Epilogue {
     const float r = rsqrtf(squares * (1.0F / kHeadDim) + 1e-5F);
     if (!exists) return;
     const int64_t to = output.head * kHeadDim + chunk * 4;
-    const float* s = output.sigmoid.value;
+    const F32x2 g[2] = {bf16x2_to_f32x2(output.gate.word[0]), bf16x2_to_f32x2(output.gate.word[1])};
+    const float s[4] = {sigmoid(g[0].low), sigmoid(g[0].high), sigmoid(g[1].low),
+                        sigmoid(g[1].high)};
     if (args.o_tap != nullptr) store_words2(args.o_tap + to, rounded);
     store_words2(args.out + to, {{f32x2_to_bf16x2(low.low * r * s[0], low.high * r * s[1]),
                                   f32x2_to_bf16x2(high.low * r * s[2], high.high * r * s[3])}});
