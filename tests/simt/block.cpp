@@ -240,7 +240,6 @@ void Block::abandon() {
 
 void Block::end() {
   Fiber& self = *current_;
-  land_stores(self);
   self.state = Fiber::State::kEnded;
   Warp& warp = warps_[self.warp];
   warp.ready &= ~(1U << self.lane);
@@ -395,6 +394,7 @@ void Block::store_to_peer(const void* shared, int rank, const void* words, size_
     refuse("of rank " + std::to_string(rank) + " in a cluster of " +
            std::to_string(cluster_->size()));
   }
+  if (cluster_->block(static_cast<unsigned>(rank)).ended()) refuse("that has ended");
   if (cluster_->phase() == 0) refuse("that may not have started: no barrier of the cluster before");
   current_->stores.push_back({offset, static_cast<unsigned>(rank), bytes, {}});
   std::memcpy(current_->stores.back().words, words, bytes);
@@ -402,14 +402,7 @@ void Block::store_to_peer(const void* shared, int rank, const void* words, size_
 }
 
 void Block::land_stores(Fiber& fiber) {
-  for (const RemoteStore& store : fiber.stores) {
-    Block& peer = cluster_->block(store.rank);
-    if (peer.ended()) {
-      note("a store to a peer that has ended");
-      abandon();
-    }
-    peer.receive(store);
-  }
+  for (const RemoteStore& store : fiber.stores) cluster_->block(store.rank).receive(store);
   fiber.stores.clear();
 }
 

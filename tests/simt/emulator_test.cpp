@@ -138,11 +138,51 @@ TEST(Emulator, TurnsAnIllegalAccessIntoAnErrorAndGoesOn) {
   EXPECT_EQ(run(rotate_kernel(), 96, {{1}, {96}})[0], 33);
 }
 
+constexpr LaunchShape kClusters{{8}, {32}, 256, {4}};
+
+TEST(Emulator, BlocksOfAClusterPassDataThroughSharedMemoryOfPeers) {
+  for (const int os_threads : {1, 2}) {
+    const std::vector<int> out = run(pass_on_kernel(), 256, kClusters, 0, os_threads);
+    for (int i = 0; i < 256; ++i) ASSERT_EQ(out[i], i / 32 % 4 == 0 ? -96 : 32) << i;
+  }
+}
+
+TEST(Emulator, StoresToPeersThatAreNotReleasedOrAwaitedAreMissed) {
+  EXPECT_THAT(error(pass_on_kernel(), kClusters, 2), HasSubstr("a store to a peer that has ended"));
+  const std::vector<int> out = run(pass_on_kernel(), 256, kClusters, 3);
+  for (int i = 0; i < 256; ++i) {  // even blocks have lost theirs
+    EXPECT_EQ(out[i] != (i / 32 % 4 == 0 ? -96 : 32), i / 32 % 2 == 1) << i;
+  }
+}
+
+TEST(Emulator, RefusesStoresToPeersThatMayNotHaveStartedOrHaveEnded) {
+  EXPECT_THAT(error(pass_on_kernel(), kClusters, 1), HasSubstr("may not have started"));
+  EXPECT_THAT(error(store_to_the_ended_kernel(), {{2}, {32}, 256, {2}}), HasSubstr("has ended"));
+}
+
+TEST(Emulator, RefusesMisuseOfAClustersBarrier) {
+  const LaunchShape pair{{2}, {32}, 0, {2}};
+  EXPECT_THAT(error(misuse_cluster_kernel(), pair, 0), HasSubstr("again without having waited"));
+  EXPECT_THAT(error(misuse_cluster_kernel(), pair, 1), HasSubstr("without having arrived"));
+  const std::string what = error(misuse_cluster_kernel(), pair, 2);
+  EXPECT_THAT(what, HasSubstr("block (0, 0, 0): deadlock"));
+  EXPECT_THAT(what, HasSubstr("lane 0..31 waits for its cluster"));
+}
+
+TEST(Emulator, EveryOtherLaunchTakesItsBlocksInReverse) {
+  const std::vector<int> first = run(come_last_kernel(), 2, {{7}, {1}});
+  const std::vector<int> second = run(come_last_kernel(), 2, {{7}, {1}});
+  EXPECT_EQ(first[1] + second[1], 6);
+  EXPECT_EQ(first[1] * second[1], 0);
+  EXPECT_EQ(first[0] + second[0], 0);  // tickets are back at 0
+}
+
 TEST(Emulator, RefusesLaunchesThatAGpuWouldRefuse) {
   EXPECT_THAT(error(count_kernel(), {{0}, {32}}), HasSubstr("grid of (0, 1, 1)"));
   EXPECT_THAT(error(count_kernel(), {{1}, {1025}}), HasSubstr("block of (1025, 1, 1)"));
   EXPECT_THAT(error(count_kernel(), {{1}, {32}, 232449}),
               HasSubstr("232449 bytes of shared memory"));
+  EXPECT_THAT(error(count_kernel(), {{6}, {32}, 0, {4}}), HasSubstr("no clusters of (4, 1, 1)"));
 }
 
 }  // namespace

@@ -121,6 +121,57 @@ __global__ void dereference_null(const __grid_constant__ Args args) {
   args.out[0] = nowhere[args.number];
 }
 
+__device__ int rank_of(unsigned cluster) { return static_cast<int>(blockIdx.x % cluster); }
+__device__ device::Words2 two(int value) {
+  return {{static_cast<unsigned>(value), static_cast<unsigned>(-value)}};
+}
+
+/// In clusters of four: each thread passes its number in the grid to the same thread of the next
+/// block. Left out: 1 the barrier before, 2 the one behind, 3 its release.
+__global__ void pass_on(const __grid_constant__ Args args) {
+  __shared__ int own[32];
+  auto* inbox = reinterpret_cast<int*>(device::dynamic_shared()) + 2 * threadIdx.x;
+  const int number = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  own[threadIdx.x] = number;
+  if (args.number != 1) {
+    device::arrive_at_cluster();
+    device::wait_for_cluster();
+  }
+  device::store_to_peer(inbox, (rank_of(4) + 1) % 4, two(number));
+  if (args.number == 3) {
+    device::arrive_at_cluster();
+  } else if (args.number != 2) {
+    device::release_to_cluster();
+  }
+  if (args.number != 2) device::wait_for_cluster();
+  args.out[number] = own[threadIdx.x] - inbox[0] + 1000 * (inbox[0] + inbox[1]);
+}
+
+/// Every other block of a pair ends at once; its peer writes to it all the same.
+__global__ void store_to_the_ended(const __grid_constant__ Args) {
+  device::arrive_at_cluster();
+  if (rank_of(2) == 1) return;
+  device::wait_for_cluster();
+  device::store_to_peer(device::dynamic_shared(), 1, two(1));
+}
+
+/// The second block of a pair: 0 arrives twice, 1 waits without having arrived, 2 stands at a
+/// barrier of its own that one of its threads never comes to, which waits for the cluster.
+__global__ void misuse_cluster(const __grid_constant__ Args args) {
+  if (rank_of(2) == 1 && args.number == 2 && threadIdx.x > 0) __syncthreads();
+  if (rank_of(2) == 0 || args.number != 1) device::arrive_at_cluster();
+  if (rank_of(2) == 1 && args.number == 0) device::release_to_cluster();
+  device::wait_for_cluster();
+}
+
+/// out[1]: who has come last; out[0] counts.
+__global__ void come_last(const __grid_constant__ Args args) {
+  const unsigned last = gridDim.x - 1;
+  if (device::take_ticket(reinterpret_cast<uint32_t*>(args.out), last) == last) {
+    args.out[1] = static_cast<int>(blockIdx.x);
+  }
+}
+
 __global__ void count(const __grid_constant__ Args args) { atomicAdd(args.out, args.number); }
 
 }  // namespace
@@ -140,6 +191,10 @@ MUSE_TEST_KERNEL(copy)
 MUSE_TEST_KERNEL(write_shared)
 MUSE_TEST_KERNEL(misaligned)
 MUSE_TEST_KERNEL(dereference_null)
+MUSE_TEST_KERNEL(pass_on)
+MUSE_TEST_KERNEL(store_to_the_ended)
+MUSE_TEST_KERNEL(misuse_cluster)
+MUSE_TEST_KERNEL(come_last)
 MUSE_TEST_KERNEL(count)
 
 }  // namespace muse::simt_test

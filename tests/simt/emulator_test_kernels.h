@@ -25,6 +25,10 @@ simt::Kernel copy_kernel();
 simt::Kernel write_shared_kernel();
 simt::Kernel misaligned_kernel();
 simt::Kernel dereference_null_kernel();
+simt::Kernel pass_on_kernel();
+simt::Kernel store_to_the_ended_kernel();
+simt::Kernel misuse_cluster_kernel();
+simt::Kernel come_last_kernel();
 simt::Kernel count_kernel();
 
 }  // namespace muse::simt_test

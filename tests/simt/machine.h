@@ -104,7 +104,8 @@ void commit_copies();
 void wait_copies(int pending);
 
 /// The barrier of a cluster: every thread of its blocks that has not ended arrives. What a thread
-/// stored to peers is there once it has arrived with `release`, in odd blocks at once.
+/// stored to peers is there once it has arrived with `release`, and never without; in odd blocks at
+/// once.
 void arrive_at_cluster(bool release);
 void wait_for_cluster();
 /// To where `shared`, in this block's dynamic shared memory, lies in that of block `rank`.

@@ -24,28 +24,46 @@ namespace muse {
 namespace {
 
 // Every configuration costs seconds of compilation and of tests.
-constexpr size_t kLeast = 3, kMost = 6;
+constexpr size_t kLeast = 3, kMost = 10;
 
 using Value = std::pair<std::string, int64_t>;
 
-/// Default first; then, of a seeded order, whichever has most values that none before has had.
+/// What a sample should show: each value of a tunable and, where CTAs merge within the launch, each
+/// way from there to the output.
+std::vector<Value> traits(const Configuration& configuration) {
+  std::vector<Value> all(configuration.begin(), configuration.end());
+  const auto value_of = [&](const char* tunable) {
+    const auto found = configuration.find(tunable);
+    return found == configuration.end() ? 0 : found->second;
+  };
+  all.emplace_back(
+      "merge", (value_of("cluster") > 1 ? 1 : 0) + 2 * value_of("ticket") + 4 * value_of("gate"));
+  return all;
+}
+
+/// Default first; then, of a seeded order, whichever has most traits that none before has had.
 std::vector<Configuration> sampled(const Variant& variant) {
   std::vector<Configuration> chosen{default_configuration(variant)};
   std::vector<Configuration> rest = space(variant);
   std::erase(rest, chosen.front());
   std::mt19937_64 random(rest.size());
   for (size_t i = rest.size(); i > 1; --i) std::swap(rest[i - 1], rest[random() % i]);
-  std::set<Value> seen(chosen.front().begin(), chosen.front().end());
+  std::set<Value> seen;
+  const auto note = [&seen](const Configuration& configuration) {
+    for (const Value& trait : traits(configuration)) seen.insert(trait);
+  };
+  note(chosen.front());
   const auto fresh = [&seen](const Configuration& configuration) {
-    return std::count_if(configuration.begin(), configuration.end(),
-                         [&seen](const auto& value) { return !seen.contains(value); });
+    const std::vector<Value> all = traits(configuration);
+    return std::count_if(all.begin(), all.end(),
+                         [&seen](const Value& trait) { return !seen.contains(trait); });
   };
   while (!rest.empty() && chosen.size() < kMost) {
     const auto best = std::max_element(
         rest.begin(), rest.end(),
         [&](const Configuration& a, const Configuration& b) { return fresh(a) < fresh(b); });
     if (fresh(*best) == 0 && chosen.size() >= kLeast) break;
-    seen.insert(best->begin(), best->end());
+    note(*best);
     chosen.push_back(*best);
     rest.erase(best);
   }
