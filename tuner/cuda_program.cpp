@@ -44,6 +44,43 @@ std::string broken_cluster(const Launch& launch, const cudaDeviceProp& device) {
                      launch.cluster.y, launch.cluster.z);
 }
 
+std::string no_room(const Launch& launch) {
+  return fmt::format(
+      "launching {}: the device has no room for a cluster of {} CTAs, each of {} threads and {} "
+      "bytes of dynamic shared memory, at once",
+      launch.entry, volume(launch.cluster), volume(launch.block), launch.smem_bytes);
+}
+
+/// A launch as the runtime wants it, with the attributes that it points to.
+class LaunchConfig {
+ public:
+  LaunchConfig(cudaStream_t stream, const Launch& shape, bool programmatic) {
+    config_.gridDim = to_dim3(shape.grid);
+    config_.blockDim = to_dim3(shape.block);
+    config_.dynamicSmemBytes = static_cast<size_t>(shape.smem_bytes);
+    config_.stream = stream;
+    config_.attrs = attributes_;
+    if (volume(shape.cluster) != 1) {
+      cudaLaunchAttribute& cluster = attributes_[config_.numAttrs++];
+      cluster.id = cudaLaunchAttributeClusterDimension;
+      const dim3 dim = to_dim3(shape.cluster);
+      cluster.val.clusterDim = {dim.x, dim.y, dim.z};
+    }
+    if (programmatic) {
+      cudaLaunchAttribute& serialization = attributes_[config_.numAttrs++];
+      serialization.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      serialization.val.programmaticStreamSerializationAllowed = 1;
+    }
+  }
+  LaunchConfig(const LaunchConfig&) = delete;
+  LaunchConfig& operator=(const LaunchConfig&) = delete;
+  const cudaLaunchConfig_t& get() const { return config_; }
+
+ private:
+  cudaLaunchAttribute attributes_[2]{};
+  cudaLaunchConfig_t config_{};
+};
+
 /// A graph ready to launch.
 class GraphExec {
  public:
@@ -199,6 +236,19 @@ void CudaProgram::prepare(const CudaLaunch& launch) {
   if (volume(launch.shape.cluster) > kPortableCluster) {
     set(cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   }
+  if (volume(launch.shape.cluster) > 1) require_room(launch);
+}
+
+/// A cluster whose CTAs do not fit into one group of SMs at once never starts: said here, where the
+/// launch would say no more than that its configuration is invalid.
+void CudaProgram::require_room(const CudaLaunch& launch) const {
+  const LaunchConfig config(queue_.stream, launch.shape, false);
+  int clusters = 0;
+  const cudaError_t error =
+      cudaOccupancyMaxActiveClusters(&clusters, launch.kernel->handle, &config.get());
+  if (error != cudaSuccess) throw_error(error, launch, "asking for room for clusters of");
+  if (clusters > 0) return;
+  throw TrialError(Outcome::kLaunchFailed, candidate_ + ": " + no_room(launch.shape));
 }
 
 void CudaProgram::throw_error(cudaError_t error, const CudaLaunch& launch,
@@ -230,26 +280,9 @@ bool CudaProgram::allows_programmatic(int launch) const {
 
 void CudaProgram::enqueue(int launch, int turn, bool programmatic) const {
   const CudaLaunch& it = launches_.at(static_cast<size_t>(launch));
-  cudaLaunchAttribute attributes[2]{};
-  cudaLaunchConfig_t config{};
-  config.gridDim = to_dim3(it.shape.grid);
-  config.blockDim = to_dim3(it.shape.block);
-  config.dynamicSmemBytes = static_cast<size_t>(it.shape.smem_bytes);
-  config.stream = queue_.stream;
-  config.attrs = attributes;
-  if (volume(it.shape.cluster) != 1) {
-    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    const dim3 dim = to_dim3(it.shape.cluster);
-    cluster.val.clusterDim = {dim.x, dim.y, dim.z};
-  }
-  if (programmatic) {
-    cudaLaunchAttribute& serialization = attributes[config.numAttrs++];
-    serialization.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    serialization.val.programmaticStreamSerializationAllowed = 1;
-  }
+  const LaunchConfig config(queue_.stream, it.shape, programmatic);
   void* arguments[] = {const_cast<void*>(it.arguments[static_cast<size_t>(turn)].data())};
-  const cudaError_t error = cudaLaunchKernelExC(&config, it.kernel->handle, arguments);
+  const cudaError_t error = cudaLaunchKernelExC(&config.get(), it.kernel->handle, arguments);
   if (error != cudaSuccess) throw_error(error, it, "launching");
 }
 

@@ -84,6 +84,7 @@ class CudaProgram final : public Program {
 
  private:
   void prepare(const CudaLaunch& launch);
+  void require_room(const CudaLaunch& launch) const;
   [[noreturn]] void throw_error(cudaError_t error, const CudaLaunch& launch,
                                 const char* doing) const;
 
