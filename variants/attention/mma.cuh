@@ -195,11 +195,16 @@ __device__ __forceinline__ void attend(const device::AttentionArgs& args) {
   });
 }
 
-#if __CUDA_ARCH__ < 900  // at 168 registers it would spill, by the software conversion too
-inline constexpr int kWarpsOf32Rows = 8;
+/// Warps of 32 rows on an SM. At 168 registers they would spill below CC 9.0, by the software
+/// conversion too, and where the epilogue merges CTAs.
+template <class C>
+__device__ constexpr int warps_of_32_rows() {
+#if __CUDA_ARCH__ < 900
+  return 8;
 #else
-inline constexpr int kWarpsOf32Rows = 12;
+  return C::cluster == 1 && C::ticket == 0 ? 12 : 8;
 #endif
+}
 
 // One kernel for each number of query rows that a warp holds: a problem's geometry picks it. The
 // second bound is the warps per SM for which registers suffice; left to itself the compiler may
@@ -217,7 +222,7 @@ __global__ void __launch_bounds__(C::warps * 32, 16 / C::warps)
 }
 
 template <class C>
-__global__ void __launch_bounds__(C::warps * 32, kWarpsOf32Rows / C::warps)
+__global__ void __launch_bounds__(C::warps * 32, warps_of_32_rows<C>() / C::warps)
     attend_32_rows(const __grid_constant__ Args block) {
   attend<C, 32>(block.attention);
 }
