@@ -303,7 +303,8 @@ class Pipelines : public MockedSweep {
     settings_.config =
         "variants: {include: [prepare/fused, attention/mma, combine/gated], tunables: "
         "{attention/mma: "
-        "{tile_kv: [64], warps: [4], heads_per_cta: [1], partial_bf16: [0], splits: [8, 16]}, "
+        "{tile_kv: [64], warps: [4], heads_per_cta: [1], partial_bf16: [0], splits: [8, 16], "
+        "ticket: [0]}, "
         "combine/gated: {threads: [128], lanes: [32], splits_per_step: [1, 4]}}}\n";
     settings_.filter = {};
   }
@@ -558,7 +559,7 @@ class ManyTrials : public Measuring {
     Settings settings;
     settings.config =
         "variants: {include: [attention/mma], tunables: {attention/mma: {splits: [8, 16, 32, "
-        "64]}}}\nmeasure: {max_rounds: 4}\n";
+        "64], cluster: [1], ticket: [0]}}}\nmeasure: {max_rounds: 4}\n";
     const auto list = [](int count, int step) {
       std::string text;
       for (int i = 1; i <= count; ++i) text += (i == 1 ? "" : ", ") + std::to_string(i * step);

@@ -58,7 +58,9 @@ inline Hello h200() {
 /// all splits are above 1.
 inline std::string attentions(const std::string& splits) {
   return "variants: {include: [attention/mma], tunables: {attention/mma: {tile_kv: [64], warps: "
-         "[2, 4, 8], heads_per_cta: [1, 2], partial_bf16: [0], splits: [" +
+         "[2, 4, 8], heads_per_cta: [1, 2], partial_bf16: [0], cluster: [1], ticket: [0], gate: "
+         "[0], "
+         "splits: [" +
          splits + "]}}}\n";
 }
 inline constexpr const char* kTwelve = "8, 32, 64";

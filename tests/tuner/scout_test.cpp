@@ -16,7 +16,8 @@ class Scouted : public MockedSweep {
   Scouted() {
     settings_.config =
         "variants: {include: [attention/mma], tunables: {attention/mma: {tile_kv: [32, 64, 128], "
-        "warps: [2, 4], heads_per_cta: [1, 2], partial_bf16: [0], splits: [8, 16, 32]}}}\n"
+        "warps: [2, 4], heads_per_cta: [1, 2], partial_bf16: [0], splits: [8, 16, 32], "
+        "cluster: [1], ticket: [0]}}}\n"
         "search: {kind: guided, share_pct: 30}\n";
     script_.ns = [](const fakes::Turn& turn) {
       const auto has = [&](const char* text) { return turn.chain.find(text) != std::string::npos; };

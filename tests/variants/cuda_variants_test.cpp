@@ -127,6 +127,43 @@ TEST(CudaVariants, GiveEachRowItsLanes) {
   EXPECT_EQ(separate.workspace.bytes, 16 * 18 * 64 * 2);
 }
 
+TEST(CudaVariants, AttentionSpansWhatItsEpilogueMerges) {
+  const Variant& mma = variant("attention/mma");
+  const auto with = [&](int64_t splits, int64_t cluster, int64_t ticket, int64_t gate) {
+    Configuration c = default_configuration(mma);
+    c["splits"] = splits;
+    c["cluster"] = cluster;
+    c["ticket"] = ticket;
+    c["gate"] = gate;
+    return c;
+  };
+  const auto span = [&](const Configuration& c) { return std::string(name(mma.span(c))); };
+  const auto capacity = [&](const Configuration& c) {
+    return mma.produces(serving(), c).split_capacity;
+  };
+  EXPECT_EQ(span(with(16, 1, 0, 0)), "attention");
+  EXPECT_EQ(capacity(with(16, 1, 0, 0)), 16);
+  EXPECT_EQ(span(with(16, 4, 0, 0)), "attention");
+  EXPECT_EQ(capacity(with(16, 4, 0, 0)), 4);
+  EXPECT_EQ(span(with(16, 16, 0, 0)), "attention..combine");
+  EXPECT_EQ(mma.produces(serving(), with(16, 16, 0, 0)).kind, HandoffKind::kO);
+  EXPECT_EQ(span(with(16, 1, 1, 1)), "attention..gate");
+  EXPECT_EQ(mma.produces(serving(), with(16, 1, 1, 1)).kind, HandoffKind::kOut);
+  EXPECT_NE(check(mma, with(16, 16, 1, 0)), "");  // nothing left for tickets
+  EXPECT_NE(check(mma, with(16, 4, 0, 1)), "");   // no O for the gate
+  EXPECT_NE(check(mma, with(4, 16, 0, 0)), "");   // no whole cluster
+
+  const Geometry clusters = mma.geometry(serving(), with(64, 16, 1, 1), gpu());
+  EXPECT_EQ(clusters.launches[0].cluster.x, 16);
+  EXPECT_EQ(clusters.launches[0].grid.x, 64);
+  // 8 groups of 32 rows in 4 parts: 64 dims, maximum and sum each; 16 tickets for a group.
+  EXPECT_EQ(clusters.workspace.bytes, 4 * (8 * 4 * 32 * (64 + 2) + 8 * 16));
+  EXPECT_TRUE(clusters.workspace.zeroed_once);
+  EXPECT_EQ(mma.geometry(serving(), with(16, 16, 0, 1), gpu()).workspace.bytes, 0);
+  EXPECT_EQ(mma.supports(serving(), with(16, 16, 0, 0), gpu(89)).reason,
+            "cluster 16: compute capability 8.9 has none");
+}
+
 TEST(CudaVariants, CombineUpTo256Splits) {
   for (const char* name : {"combine/separate", "combine/gated"}) {
     const auto reason = [&](const Handoff& handoff) {
