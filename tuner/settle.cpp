@@ -119,8 +119,12 @@ std::vector<Entrant> entrants_of(const StoredRace& race, const std::vector<Entra
 }
 
 // Single candidates of a race, finalists first, then by median.
-std::vector<Settled::Ranked> ranking(const StoredRace& stored,
-                                     const std::vector<Entrant>& entrants) {
+std::vector<Settled::Ranked> ranking(const StoredRace& stored, const std::vector<Entrant>& entrants,
+                                     const Decision& decision) {
+  std::set<int> tied;
+  for (const int i : decision.selection.tie_set) {
+    if (i != decision.selection.winner) tied.insert(decision.entrants[i]);
+  }
   const std::vector<Standing> standings = stored.race.standings();
   std::vector<int> order;
   for (size_t i = 0; i < standings.size(); ++i) {
@@ -134,7 +138,7 @@ std::vector<Settled::Ranked> ranking(const StoredRace& stored,
   for (const int i : order) {
     const Entrant* entrant = find(entrants, stored.trials[i]);
     if (entrant != nullptr && entrant->chain.size() == 1) {
-      best.push_back({entrant->chain[0], standings[i].median_ns});
+      best.push_back({entrant->chain[0], standings[i].median_ns, tied.contains(i)});
     }
   }
   return best;
@@ -298,7 +302,7 @@ Decision Settler::select_from(const RaceGroup& group, const StoredRace& stored,
 Settled Settler::conclude(const RaceGroup& group, const std::vector<Entrant>& entrants,
                           const StoredRace& stored, const Decision& decision) {
   const Selection& selection = decision.selection;
-  Settled settled{.winner = {.selection = selection}, .best = ranking(stored, entrants)};
+  Settled settled{.winner = {.selection = selection}, .best = ranking(stored, entrants, decision)};
   if (selection.winner < 0) return settled;
   nlohmann::json ties = nlohmann::json::array();
   for (const int i : selection.tie_set) ties.push_back(decision.contenders[i].key);

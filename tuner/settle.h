@@ -30,6 +30,7 @@ struct Settled {
   struct Ranked {
     Candidate candidate;
     double median_ns;
+    bool tied;  ///< cannot be told from the winner, and is not the winner
   };
   std::vector<Ranked> best;  ///< those of one candidate, best first
 };

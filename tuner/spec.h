@@ -50,7 +50,7 @@ struct MeasureRules {
   double switch_margin_pct = 1.0;
   int final_rounds = 32;  ///< at least, among the finalists
   int max_rounds = 768;
-  int placements = 1;  ///< in memory, in which a race's rounds take turns
+  int placements = 8;  ///< in memory, in which a race's rounds take turns
   uint64_t seed = 1;
 };
 

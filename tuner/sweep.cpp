@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "profiler/nvtx.h"
 #include "tuner/pace.h"
+#include "tuner/shortlist.h"
 
 namespace muse::tuner {
 namespace {
@@ -28,53 +28,6 @@ Chain part_of(const Chain& chain, Span span) {
   }
   return !part.empty() && muse::span(part) == span ? part : Chain{};
 }
-
-/// The best of the spans of one shape.
-class Best {
- public:
-  /// `fed`: the hand-off it was raced behind; kPartials for a combine.
-  void add(const Candidate& candidate, const Handoff& fed, double median_ns) {
-    if (std::find(candidates_.begin(), candidates_.end(), candidate) == candidates_.end()) {
-      candidates_.push_back(candidate);
-    }
-    medians_ns_[{key(candidate), fed}] = median_ns;
-  }
-  const std::vector<Candidate>& candidates() const { return candidates_; }
-
-  struct Composed {
-    double stage_sum_ns;  ///< of its stages' medians; what they do to each other shows in the race
-    Chain chain;
-  };
-  /// All pipelines that can be made, least sum first.
-  std::vector<Composed> pipelines(const Problem& problem) const {
-    std::vector<Composed> ranked;
-    for (Chain& chain : compose(problem, candidates_)) {
-      const double sum_ns = expected_ns(problem, chain);
-      ranked.push_back({sum_ns, std::move(chain)});
-    }
-    std::stable_sort(ranked.begin(), ranked.end(), [](const Composed& a, const Composed& b) {
-      return a.stage_sum_ns < b.stage_sum_ns;
-    });
-    return ranked;
-  }
-
- private:
-  /// Infinite where a candidate was not among the best behind what its predecessor leaves.
-  double expected_ns(const Problem& problem, const Chain& chain) const {
-    double sum = 0;
-    Handoff fed;
-    for (const Candidate& candidate : chain) {
-      const auto known = medians_ns_.find({key(candidate), fed});
-      sum += known == medians_ns_.end() ? std::numeric_limits<double>::infinity() : known->second;
-      const Handoff left = candidate.variant->produces(problem, candidate.configuration);
-      fed = left.kind == HandoffKind::kPartials ? left : Handoff{};
-    }
-    return sum;
-  }
-
-  std::vector<Candidate> candidates_;
-  std::map<std::pair<std::string, Handoff>, double> medians_ns_;
-};
 
 // Where the time of a run went, with what it cost before it was cut off.
 std::string total_cost(const std::string& before, const MeasuringCost& cost) {
@@ -118,7 +71,7 @@ class Sweeper {
   std::vector<Candidate> planned(size_t shape, profiler::Regime regime) const;
   std::set<Span> spans(size_t shape, profiler::Regime regime) const;
   std::vector<Chain> pipelines(const RaceGroup& group, const std::vector<Candidate>& candidates,
-                               const Best& best);
+                               const Shortlist& best);
   std::optional<std::vector<Chain>> search_span(const RaceGroup& group, std::vector<Chain> chains,
                                                 const Chain& base, const Chain& feeder);
   void begin_part(Span span) { pace_.begin(std::string(name(span)), progress_.elapsed_s()); }
@@ -127,7 +80,8 @@ class Sweeper {
                               const std::vector<Candidate>& candidates) const;
   void count_trials();
   void sweep_shape(size_t shape, profiler::Regime regime);
-  bool sweep_span(const RaceGroup& group, const std::vector<Candidate>& candidates, Best& best);
+  bool sweep_span(const RaceGroup& group, const std::vector<Candidate>& candidates,
+                  Shortlist& best);
 
   const Plan& plan_;
   const Spec& spec_;
@@ -269,7 +223,7 @@ std::optional<std::vector<Chain>> Sweeper::search_span(const RaceGroup& group,
 // Adds the best of the span to `best`. A combine is raced per distinct hand-off of those already in
 // it that leave Partials. False where the work was stopped.
 bool Sweeper::sweep_span(const RaceGroup& group, const std::vector<Candidate>& candidates,
-                         Best& best) {
+                         Shortlist& best) {
   const Problem& problem = group.shape.problem;
   std::map<Handoff, Chain> producers;
   if (group.span.first == Stage::kCombine) {
@@ -302,35 +256,36 @@ bool Sweeper::sweep_span(const RaceGroup& group, const std::vector<Candidate>& c
     const std::optional<Settled> settled = settler_.settle(fed, *racing, base, *earlier);
     if (!settled) return false;
     result_.winners.push_back(settled->winner);
-    const size_t count = std::min<size_t>(settled->best.size(), spec_.pipelines.top_k);
-    for (size_t i = 0; i < count; ++i) {
-      best.add(settled->best[i].candidate, handoff, settled->best[i].median_ns);
+    int left = spec_.pipelines.top_k;
+    for (const Settled::Ranked& one : settled->best) {
+      // Beside attention, one that cannot be told from the winner makes pipelines that cannot
+      // either.
+      if (one.tied && !group.span.covers(Stage::kAttention)) continue;
+      if (left-- == 0) break;
+      best.add(one.candidate, handoff, one.median_ns);
     }
   }
   return true;
 }
 
-// Those to measure: whole-step candidates, and of all that can be composed those of the least sum.
+// Those to measure: whole-step candidates, and of all that can be composed those worth a race.
 // What the stages of each take is stored.
 std::vector<Chain> Sweeper::pipelines(const RaceGroup& group,
-                                      const std::vector<Candidate>& candidates, const Best& best) {
+                                      const std::vector<Candidate>& candidates,
+                                      const Shortlist& best) {
   const auto ways = [&](const std::vector<Chain>& chains) {
     return with_launch_ways(chains, spec_.pipelines.pdl, group.shape.problem, hello_.device_class);
   };
-  const std::vector<Best::Composed> composed = best.pipelines(group.shape.problem);
+  const std::vector<Composed> composed = best.pipelines(group.shape.problem);
   records_.store().transaction([&] {
-    for (const Best::Composed& one : composed) {
+    for (const Composed& one : composed) {
       if (!std::isfinite(one.stage_sum_ns)) continue;
       for (const Chain& chain : ways({one.chain})) {
         records_.add_stage_sum(chain, group, one.stage_sum_ns);
       }
     }
   });
-  std::vector<Chain> chosen;
-  for (const Best::Composed& one : composed) {
-    if (chosen.size() == kPipelinesPerRank * spec_.pipelines.top_k) break;
-    chosen.push_back(one.chain);
-  }
+  std::vector<Chain> chosen = worth_racing(composed, kPipelinesPerRank * spec_.pipelines.top_k);
   for (const Candidate& c : candidates) {
     if (c.span() == kWholeStep) chosen.push_back({c});
   }
@@ -342,7 +297,7 @@ void Sweeper::sweep_shape(size_t shape, profiler::Regime regime) {
   store_skipped(shape, regime);
   const std::vector<Candidate> candidates = planned(shape, regime);
   RaceGroup group{.shape = plan_.shapes[shape].shape, .regime = regime};
-  Best best;
+  Shortlist best;
   for (const Span span : spans(shape, regime)) {
     if (span == kWholeStep) continue;  // races among the pipelines
     begin_part(span);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -44,6 +45,22 @@ inline std::vector<std::string> cells(const std::string& line) {
   return parts;
 }
 
+/// The candidate as today's space has it: a tunable that its variant has gained since stands at its
+/// default, one of a value that was given up is none.
+inline std::optional<Candidate> candidate_of(const std::string& text) {
+  const size_t colon = text.find(':');
+  const Variant* variant = Registry::global().find(text.substr(0, colon));
+  if (variant == nullptr) throw std::runtime_error("no variant of this name: " + text);
+  Configuration configuration = default_configuration(*variant);
+  std::stringstream tunables(colon == std::string::npos ? "" : text.substr(colon + 1));
+  for (std::string one; std::getline(tunables, one, ';');) {
+    const size_t equals = one.find('=');
+    configuration[one.substr(0, equals)] = std::stoll(one.substr(equals + 1));
+  }
+  if (!check(*variant, configuration).empty()) return std::nullopt;
+  return Candidate{variant, configuration};
+}
+
 /// One per shape, span and hand-off.
 inline const std::vector<Measured>& measured() {
   static const std::vector<Measured> all = [] {
@@ -57,10 +74,8 @@ inline const std::vector<Measured>& measured() {
         shapes = row;
         continue;
       }
-      std::string text = row[2];
-      std::replace(text.begin(), text.end(), ';', ',');
-      const auto candidate = Registry::global().parse_candidate(text);
-      if (!candidate) throw std::runtime_error(candidate.error());
+      const std::optional<Candidate> candidate = candidate_of(row[2]);
+      if (!candidate) continue;
       for (size_t i = 3; i < row.size(); ++i) {
         if (row[i].empty()) continue;
         Measured& group = groups[shapes[i] + row[0] + row[1]];

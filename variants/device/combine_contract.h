@@ -24,7 +24,7 @@ inline CombineInputs combine_inputs(const Problem& problem, const Buffers& buffe
 
 /// threads of a block; lanes of a row, eight of them or a warp; splits whose loads overlap.
 inline std::vector<Tunable> combine_tunables() {
-  return {{.name = "threads", .values = {64, 128, 256}, .default_value = 128},
+  return {{.name = "threads", .values = {128, 256}, .default_value = 128},
           {.name = "lanes", .values = {8, 32}, .default_value = 32},
           {.name = "splits_per_step", .values = {1, 4}, .default_value = 4}};
 }

@@ -13,7 +13,7 @@ Variant make_variant() {
   Variant variant;
   variant.name = "gate/separate";
   variant.target = {.kind = TargetKind::kCuda, .minimum_cc = device::kMinimumCc};
-  variant.tunables = {{.name = "threads", .values = {64, 128, 256}, .default_value = 128}};
+  variant.tunables = {{.name = "threads", .values = {128, 256}, .default_value = 128}};
   variant.declared = {.batch_invariant = true};
   variant.entries = {"gate"};
   variant.supports = [](const Problem& problem, const Configuration&, const DeviceClass& device) {
