@@ -20,7 +20,9 @@
 
 namespace muse::device {
 
-inline constexpr int kDirectGroup = 8;  // query heads of a kv head
+inline constexpr int kDirectGroup = 8;    // query heads of a kv head
+inline constexpr int kDirectKvHeads = 2;  // of the model: a row of the cache is 128 bytes
+inline constexpr uint32_t kDirectRowBytes = kDirectKvHeads * kHeadDim;
 
 /// C names by its members: heads_per_cta (1, 2), tokens of a unit (8, 16, 32; at least 16 with one
 /// head), warps of a CTA, load_hint, pages_ahead (units whose pages are known ahead of their loads,
@@ -39,6 +41,13 @@ struct DirectShape {
   static constexpr int kRows = kDirectGroup * kHeads * kQueries;
   static_assert(kTiles % 2 == 0 && kTokens <= 32, "steps of P * V take two tiles, a lane a page");
   using Rows = WarpRows<kRows>;
+
+  /// Which of its rows is row `row` of a CTA: those have all rows of a kv head side by side.
+  static __device__ __forceinline__ int row_of(int row) {
+    const int group = row / kDirectGroup;
+    const int head = group / kQueries, query = group % kQueries;
+    return (query * kHeads + head) * kDirectGroup + row % kDirectGroup;
+  }
 };
 
 /// A unit of keys as it was loaded.
@@ -71,7 +80,6 @@ class DirectLoader {
         k_(args.k_cache + first_head * kHeadDim + lane() / 4 % Shape::kHeads * kHeadDim +
            lane() % 4 * 16),
         v_(args.v_cache + first_head * kHeadDim + lane() / 4 * 8),
-        row_bytes_(static_cast<uint32_t>(args.num_kv_heads * kHeadDim)),
         page_shift_(args.page_shift),
         last_(end - 1) {}
 
@@ -79,7 +87,7 @@ class DirectLoader {
   __device__ __forceinline__ int page(int begin) const {
     return __ldg(pages_ + (key(begin) >> page_shift_));
   }
-  /// Its flat row. 32 bits: rows have 64 bytes at least, and no memory has 2^38.
+  /// Its flat row. 32 bits: no memory has 2^39 bytes.
   __device__ __forceinline__ uint32_t row(int page, int begin) const {
     return (static_cast<uint32_t>(page) << page_shift_) + (key(begin) & ((1 << page_shift_) - 1));
   }
@@ -90,7 +98,7 @@ class DirectLoader {
                                          int last = Shape::kTokens - 1) const {
     const int token = tile * Shape::kTileTokens + key_token<Shape>();
     const uint32_t of = __shfl_sync(kWholeWarp, row, smaller(token, last));
-    return load_constant_words4<Shape::kHint>(k_ + static_cast<uint64_t>(of) * row_bytes_);
+    return load_constant_words4<Shape::kHint>(k_ + static_cast<uint64_t>(of) * kDirectRowBytes);
   }
   __device__ __forceinline__ void values(uint32_t row, int tile, Words2 (&v)[2],
                                          int last = Shape::kTokens - 1) const {
@@ -99,8 +107,8 @@ class DirectLoader {
       const int token = tile * Shape::kTileTokens + value_token<Shape>(column);
       const uint32_t of = __shfl_sync(kWholeWarp, row, smaller(token, last));
       const int head = Shape::kHeads == 2 ? column * kHeadDim : 0;
-      v[column] =
-          load_constant_words2<Shape::kHint>(v_ + static_cast<uint64_t>(of) * row_bytes_ + head);
+      v[column] = load_constant_words2<Shape::kHint>(
+          v_ + static_cast<uint64_t>(of) * kDirectRowBytes + head);
     }
   }
   __device__ __forceinline__ void unit(uint32_t row, DirectUnit<Shape>& unit,
@@ -119,7 +127,6 @@ class DirectLoader {
 
   const int32_t* pages_;
   const uint8_t *k_, *v_;
-  uint32_t row_bytes_;
   int page_shift_, last_;
 };
 
@@ -136,33 +143,69 @@ struct DirectScores {
   }
 };
 
-/// One step's rows of A from what two tiles have: zero where a row meets the other kv head.
-template <class Shape>
-__device__ __forceinline__ void pack_rows(
-    const float (&tiles)[Shape::kTiles][Shape::Rows::kHalves][DirectScores<Shape>::kValues],
-    int step, uint32_t (&a)[4]) {
+/// One step's rows of A, from `of(tile, half, v)` of its two tiles: zero where a row meets the
+/// other kv head.
+template <class Shape, class Of>
+__device__ __forceinline__ void pack_rows(int step, uint32_t (&a)[4], const Of& of) {
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (half >= Shape::Rows::kHalves) {
-        a[2 * i + half] = 0;
-        continue;
-      }
-      const auto& p = tiles[2 * step + i][half];
-      if (Shape::kHeads == 1) {
-        a[2 * i + half] = f32x2_to_f16x2(p[0], p[DirectScores<Shape>::kValues - 1]);
-      } else {
-        a[2 * i + half] = half == 0 ? f32x2_to_f16x2(p[0], 0.0F) : f32x2_to_f16x2(0.0F, p[0]);
-      }
+  for (int i = 0; i < 4; ++i) {
+    const int tile = 2 * step + i / 2, half = i % 2;
+    if (half >= Shape::Rows::kHalves) {
+      a[i] = 0;
+    } else if (Shape::kHeads == 1) {
+      a[i] = f32x2_to_f16x2(of(tile, half, 0), of(tile, half, DirectScores<Shape>::kValues - 1));
+    } else {
+      const float only = of(tile, half, 0);
+      a[i] = half == 0 ? f32x2_to_f16x2(only, 0.0F) : f32x2_to_f16x2(0.0F, only);
     }
   }
 }
 
+/// Where a warp has its queries during the loop: for one token in registers, for two in shared
+/// memory, each lane its own part; the registers would not suffice for 12 warps on an SM.
+template <class Shape>
+class DirectQueries {
+ public:
+  static constexpr bool kParked = Shape::kRows > 16;
+  static constexpr int kParkedBytes =
+      kParked ? Shape::Rows::kTiles * kSteps * 32 * static_cast<int>(sizeof(Words4)) : 0;
+
+  /// Parked where the warp leaves its rows after the loop.
+  __device__ __forceinline__ DirectQueries(const typename Shape::Rows& rows,
+                                           MergeArea<Shape::kRows, Shape::kWarps>& area) {
+    if constexpr (kParked) {
+      static_assert(kParkedBytes <= Shape::kRows * sizeof(area.o[0]));
+      const int warp = static_cast<int>(threadIdx.x) / 32,
+                lane = static_cast<int>(threadIdx.x) % 32;
+      place_ = reinterpret_cast<Words4*>(area.o[warp * Shape::kRows]) + lane;
+#pragma unroll
+      for (int i = 0; i < Shape::Rows::kTiles * kSteps; ++i) {
+        const uint32_t(&a)[4] = rows.query[i / kSteps].step[i % kSteps];
+        place_[i * 32] = {{a[0], a[1], a[2], a[3]}};
+      }
+    }
+  }
+  __device__ __forceinline__ QueryFragment tile(const typename Shape::Rows& rows, int m) const {
+    if constexpr (!kParked) return rows.query[m];
+    QueryFragment query;
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      const Words4 a = load_shared_words4(place_ + (m * kSteps + s) * 32);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) query.step[s][i] = a.word[i];
+    }
+    return query;
+  }
+
+ private:
+  Words4* place_ = nullptr;
+};
+
 /// Scores of a unit, of the dot product alone. Each piece of K makes room for what `refill(tile)`
-/// returns.
+/// loads.
 template <class Shape, class Refill>
 __device__ __forceinline__ DirectScores<Shape> multiply_unit(const typename Shape::Rows& rows,
+                                                             const DirectQueries<Shape>& queries,
                                                              DirectUnit<Shape>& unit,
                                                              const Refill& refill) {
   using Scores = DirectScores<Shape>;
@@ -173,7 +216,7 @@ __device__ __forceinline__ DirectScores<Shape> multiply_unit(const typename Shap
     refill(tile);
 #pragma unroll
     for (int m = 0; m < rows.kTiles; ++m) {
-      const Accumulator all = multiply_keys(rows.query[m], keys);
+      const Accumulator all = multiply_keys(queries.tile(rows, m), keys);
 #pragma unroll
       for (int half = 0; half < rows.kHalves; ++half) {
 #pragma unroll
@@ -186,19 +229,39 @@ __device__ __forceinline__ DirectScores<Shape> multiply_unit(const typename Shap
   return scores;
 }
 
-/// Whether the lane's value v of a tile belongs to a key that its row attends.
+/// What rows need to know of their keys besides the keys.
+struct DirectKeys {
+  KeyRange keys;     // the CTA's
+  int end_of_first;  // where those of the first of two queries end: the other one's key is left out
+  int left;          // the key left of the second query's window that the first attends, else -1
+  float scale;       // from the dot product of the bytes to units of log2
+};
+
+__device__ __forceinline__ DirectKeys direct_keys(const AttentionArgs& args, int cache_seqlen,
+                                                  KeyRange keys) {
+  const KeyRange first = query_keys(args, cache_seqlen, 0);
+  const KeyRange last = query_keys(args, cache_seqlen, args.q_len - 1);
+  return {keys, smaller(keys.end, first.end), first.begin < last.begin ? first.begin : -1,
+          args.softmax_scale * __ldg(args.k_scale) * kLog2E};
+}
+
+/// Whether the lane's value v of a tile of the unit at `begin` belongs to a key that its row
+/// attends.
 template <class Shape>
-__device__ __forceinline__ bool attends(const typename Shape::Rows& rows, int m, int tile, int half,
-                                        int v, const BlockMask& mask) {
-  const int token = tile * Shape::kTileTokens + value_token<Shape>(v);
-  return attends(rows.own[m][half], mask.begin + token, mask);
+__device__ __forceinline__ bool attends(const DirectKeys& keys, int begin, int m, int tile,
+                                        int half, int v) {
+  const int query = (2 * m + half) / Shape::kHeads;
+  const int key = begin + tile * Shape::kTileTokens + value_token<Shape>(v);
+  if (Shape::kQueries == 1) return key < keys.keys.end;
+  return query == 0 ? key < keys.end_of_first : key < keys.keys.end && key != keys.left;
 }
 
 /// Scores become P, which is added to the rows' sums; exactly 0 for keys that a row does not
-/// attend. `scale`: from the dot product to units of log2.
-template <class Shape>
+/// attend. kLast: whether the unit is its warp's last one. In others rows attend all keys, but for
+/// the first one of the request, which may lie left of the second query's window.
+template <class Shape, bool kLast>
 __device__ __forceinline__ void weigh_unit(typename Shape::Rows& rows, DirectScores<Shape>& scores,
-                                           float scale, const BlockMask& mask) {
+                                           const DirectKeys& keys, int begin) {
   using Scores = DirectScores<Shape>;
   using Rows = typename Shape::Rows;
   float unit_max[Rows::kTiles][Rows::kHalves];
@@ -211,13 +274,15 @@ __device__ __forceinline__ void weigh_unit(typename Shape::Rows& rows, DirectSco
 #pragma unroll
       for (int i = 0; i < Shape::kTiles * Scores::kValues; ++i) {
         float& score = scores.of[m][i / Scores::kValues][half][i % Scores::kValues];
-        if (mask.needed &&
-            !attends<Shape>(rows, m, i / Scores::kValues, half, i % Scores::kValues, mask)) {
+        const int tile = i / Scores::kValues, v = i % Scores::kValues;
+        const bool second = (2 * m + half) / Shape::kHeads > 0;
+        if (kLast ? !attends<Shape>(keys, begin, m, tile, half, v)
+                  : second && i == 0 && begin == keys.left && value_token<Shape>(0) == 0) {
           score = minus_infinity();
         }
         max = fmaxf(max, score);
       }
-      unit_max[m][half] = max * scale;
+      unit_max[m][half] = max * keys.scale;
       grows = grows || unit_max[m][half] > rows.max[m][half] + kRescaleAt;
     }
   }
@@ -229,9 +294,24 @@ __device__ __forceinline__ void weigh_unit(typename Shape::Rows& rows, DirectSco
 #pragma unroll
       for (int i = 0; i < Shape::kTiles * Scores::kValues; ++i) {
         float& p = scores.of[m][i / Scores::kValues][half][i % Scores::kValues];
-        p = exp2_approx(fmaf(p, scale, -rows.max[m][half]));
+        p = exp2_approx(fmaf(p, keys.scale, -rows.max[m][half]));
         rows.sum[m][half] += p;
       }
+    }
+  }
+}
+
+/// One step of o += P * V.
+template <class Shape>
+__device__ __forceinline__ void add_step(typename Shape::Rows& rows, const DirectScores<Shape>& p,
+                                         int step, const ValueFragment& values) {
+#pragma unroll
+  for (int m = 0; m < rows.kTiles; ++m) {
+    uint32_t a[4];
+    pack_rows<Shape>(step, a, [&](int tile, int half, int v) { return p.of[m][tile][half][v]; });
+#pragma unroll
+    for (int column = 0; column < kColumns; ++column) {
+      mma_m16n8k16_f16(rows.o[m][column].value, a, values.column[column]);
     }
   }
 }
@@ -247,15 +327,7 @@ __device__ __forceinline__ void add_values(typename Shape::Rows& rows, const Dir
     const ValueFragment values = value_fragment(codes);
     refill(2 * step);
     refill(2 * step + 1);
-#pragma unroll
-    for (int m = 0; m < rows.kTiles; ++m) {
-      uint32_t a[4];
-      pack_rows<Shape>(p.of[m], step, a);
-#pragma unroll
-      for (int column = 0; column < kColumns; ++column) {
-        mma_m16n8k16_f16(rows.o[m][column].value, a, values.column[column]);
-      }
-    }
+    add_step<Shape>(rows, p, step, values);
   }
 }
 
@@ -265,46 +337,29 @@ template <class Shape>
 __device__ __forceinline__ void add_values_with_nan(typename Shape::Rows& rows,
                                                     const DirectScores<Shape>& p,
                                                     const DirectUnit<Shape>& unit,
-                                                    const BlockMask& mask) {
+                                                    const DirectKeys& keys, int begin) {
   constexpr uint32_t kOne = 0x38;  // e4m3
-  using Scores = DirectScores<Shape>;
-  DirectUnit<Shape> finite = unit;
-#pragma unroll
-  for (int i = 0; i < Shape::kTiles * 4; ++i) {
-    uint32_t& codes = finite.v[i / 4][i / 2 % 2].word[i % 2];
-    codes = without_nan(codes);
-  }
-  add_values<Shape>(rows, p, finite, [](int) {});
-
-  Scores attended;
-#pragma unroll
-  for (int m = 0; m < rows.kTiles; ++m) {
-#pragma unroll
-    for (int i = 0; i < Shape::kTiles * Scores::kValues; ++i) {
-      const int tile = i / Scores::kValues, v = i % Scores::kValues;
-#pragma unroll
-      for (int half = 0; half < rows.kHalves; ++half) {
-        attended.of[m][tile][half][v] = attends<Shape>(rows, m, tile, half, v, mask) ? 1.0F : 0.0F;
-      }
-    }
-  }
 #pragma unroll
   for (int step = 0; step < Shape::kTiles / 2; ++step) {
-    Words2 codes[4];
+    Words2 finite[4], nan[4];
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const uint32_t word = unit.v[2 * step + i / 4][i / 2 % 2].word[i % 2];
-      codes[i / 2].word[i % 2] = (nan_codes(word) >> 7) * kOne;
+      const uint32_t codes = unit.v[2 * step + i / 4][i / 2 % 2].word[i % 2];
+      finite[i / 2].word[i % 2] = without_nan(codes);
+      nan[i / 2].word[i % 2] = (nan_codes(codes) >> 7) * kOne;
     }
-    const ValueFragment nan = value_fragment(codes);
+    add_step<Shape>(rows, p, step, value_fragment(finite));
+    const ValueFragment counted = value_fragment(nan);
 #pragma unroll
     for (int m = 0; m < rows.kTiles; ++m) {
       uint32_t a[4];
-      pack_rows<Shape>(attended.of[m], step, a);
+      pack_rows<Shape>(step, a, [&](int tile, int half, int v) {
+        return attends<Shape>(keys, begin, m, tile, half, v) ? 1.0F : 0.0F;
+      });
 #pragma unroll
       for (int column = 0; column < kColumns; ++column) {
         Accumulator count{};
-        mma_m16n8k16_f16(count.value, a, nan.column[column]);
+        mma_m16n8k16_f16(count.value, a, counted.column[column]);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           if (count.value[i] > 0) rows.o[m][column].value[i] = f32_from_bits(0x7FC00000U);
@@ -342,26 +397,6 @@ struct WarpUnits {
   }
   __device__ __forceinline__ int last() const { return begin + (count - 1) * Shape::kStride; }
 };
-
-/// What rows need to know of their keys besides the keys.
-struct DirectKeys {
-  KeyRange keys;    // the CTA's
-  KeyRange common;  // those that all queries attend: no mask within
-  float scale;      // from the dot product of the bytes to units of log2
-  uint32_t reach;   // see BlockMask
-
-  template <class Shape>
-  __device__ __forceinline__ BlockMask mask(int begin) const {
-    return {begin < common.begin || begin + Shape::kTokens > smaller(common.end, keys.end), begin,
-            keys.end, reach};
-  }
-};
-
-__device__ __forceinline__ DirectKeys direct_keys(const AttentionArgs& args, int cache_seqlen,
-                                                  KeyRange keys) {
-  return {keys, common_keys(args, cache_seqlen), args.softmax_scale * __ldg(args.k_scale) * kLog2E,
-          reach_of(args)};
-}
 
 /// For attend(): nothing in a unit but what was loaded.
 struct AsLoaded {
@@ -427,12 +462,15 @@ class DirectWalk {
     }
   }
 
-  /// Adds all units to the rows. `complete(unit, begin)` puts into the last unit, whose first key
-  /// is `begin`, what was not loaded.
+  /// Adds all units to the rows. Queries of two tokens are parked in the warp's part of `area`.
+  /// `complete(unit, begin)` puts into the last unit, whose first key is `begin`, what was not
+  /// loaded.
   template <class Complete = AsLoaded>
   __device__ __forceinline__ void attend(Rows& rows, const DirectKeys& keys,
+                                         MergeArea<Shape::kRows, Shape::kWarps>& area,
                                          const Complete& complete = {}) {
     if (units_.count <= 0) return;
+    const DirectQueries<Shape> queries(rows, area);
     const int last = units_.last();
     int begin = units_.begin;
 #pragma unroll 1
@@ -442,22 +480,18 @@ class DirectWalk {
 #pragma unroll
       for (int i = 0; i + 1 < Shape::kPagesAhead; ++i) pages_[i] = pages_[i + 1];
       pages_[Shape::kPagesAhead - 1] = loader_.page(next + Shape::kPagesAhead * Shape::kStride);
-      BlockMask mask = keys.template mask<Shape>(begin);
-      // A single query attends all of its range, whose end lies in the last unit.
-      if (Shape::kQueries == 1) mask.needed = false;
       DirectScores<Shape> scores = multiply_unit<Shape>(
-          rows, unit_, [&](int tile) { unit_.k[tile] = loader_.keys(row, tile); });
-      weigh_unit<Shape>(rows, scores, keys.scale, mask);
+          rows, queries, unit_, [&](int tile) { unit_.k[tile] = loader_.keys(row, tile); });
+      weigh_unit<Shape, false>(rows, scores, keys, begin);
       add_values<Shape>(rows, scores, unit_,
                         [&](int tile) { loader_.values(row, tile, unit_.v[tile]); });
       begin = next;
     }
     complete(unit_, last);
-    const BlockMask mask = keys.template mask<Shape>(last);
-    DirectScores<Shape> scores = multiply_unit<Shape>(rows, unit_, [](int) {});
-    weigh_unit<Shape>(rows, scores, keys.scale, mask);
+    DirectScores<Shape> scores = multiply_unit<Shape>(rows, queries, unit_, [](int) {});
+    weigh_unit<Shape, true>(rows, scores, keys, last);
     add_values<Shape>(rows, scores, unit_, [](int) {});
-    if (__any_sync(kWholeWarp, holds_nan(rows))) attend_again(rows, keys, complete);
+    if (__any_sync(kWholeWarp, holds_nan(rows))) attend_again(rows, keys, queries, complete);
   }
 
  private:
@@ -477,6 +511,7 @@ class DirectWalk {
   /// All units from the start, slowly: a NaN stays with the rows that attend it.
   template <class Complete>
   __device__ __forceinline__ void attend_again(Rows& rows, const DirectKeys& keys,
+                                               const DirectQueries<Shape>& queries,
                                                const Complete& complete) {
 #pragma unroll
     for (int m = 0; m < Rows::kTiles; ++m) {
@@ -494,10 +529,9 @@ class DirectWalk {
       unit_ = {};
       if (begin < loadable_) loader_.unit(loader_.row(loader_.page(begin), begin), unit_);
       if (begin == last) complete(unit_, last);
-      BlockMask mask = keys.template mask<Shape>(begin);
-      DirectScores<Shape> scores = multiply_unit<Shape>(rows, unit_, [](int) {});
-      weigh_unit<Shape>(rows, scores, keys.scale, mask);
-      add_values_with_nan<Shape>(rows, scores, unit_, mask);
+      DirectScores<Shape> scores = multiply_unit<Shape>(rows, queries, unit_, [](int) {});
+      weigh_unit<Shape, true>(rows, scores, keys, begin);
+      add_values_with_nan<Shape>(rows, scores, unit_, keys, begin);
     }
   }
 
@@ -512,14 +546,10 @@ class DirectWalk {
 
 /// Rows without keys yet. Queries: set_query_row(rows.query[m], half, codes) for each row group.
 template <class Shape>
-__device__ __forceinline__ typename Shape::Rows empty_rows(const AttentionArgs& args,
-                                                           int cache_seqlen) {
+__device__ __forceinline__ typename Shape::Rows empty_rows() {
   typename Shape::Rows rows{};
 #pragma unroll
-  for (int i = 0; i < Shape::kHeads * Shape::kQueries; ++i) {
-    rows.own[i / 2][i % 2] = query_keys(args, cache_seqlen, i / Shape::kHeads).end - 1;
-    rows.max[i / 2][i % 2] = kNoMaximum;
-  }
+  for (int i = 0; i < Shape::kHeads * Shape::kQueries; ++i) rows.max[i / 2][i % 2] = kNoMaximum;
   return rows;
 }
 

@@ -40,7 +40,7 @@ __device__ __forceinline__ uint32_t low_f16x2(uint32_t codes) {
   return e4m3x2_to_f16x2(static_cast<uint16_t>(codes));
 }
 __device__ __forceinline__ uint32_t high_f16x2(uint32_t codes) {
-  return e4m3x2_to_f16x2(static_cast<uint16_t>(codes >> 16));
+  return upper_e4m3x2_to_f16x2(codes);
 }
 
 /// The lane's 16 bytes of row g (half 0) or row g + 8 (half 1).

@@ -63,6 +63,19 @@ __device__ __forceinline__ uint32_t e4m3x2_to_f16x2(uint16_t codes) {
   return halves;
 }
 
+/// The upper two of four codes.
+__device__ __forceinline__ uint32_t upper_e4m3x2_to_f16x2(uint32_t codes) {
+#if __CUDA_ARCH__ >= 890
+  uint32_t halves;  // the conversion reads either half of a register: no shift
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e4m3x2 %0, high; }"
+      : "=r"(halves)
+      : "r"(codes));
+  return halves;
+#else
+  return e4m3x2_to_f16x2(static_cast<uint16_t>(codes >> 16));
+#endif
+}
+
 /// Exact.
 __device__ __forceinline__ F32x2 f16x2_to_f32x2(uint32_t halves) {
   F32x2 values;
@@ -171,6 +184,11 @@ __device__ __forceinline__ Words2 load_constant_words2(const void* address) {
   return w;
 }
 
+/// Starts to bring the 32 bytes around `address` into L2; nothing waits for them.
+__device__ __forceinline__ void prefetch_to_l2(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
 /// Starts copying 16 bytes from global to shared memory, past L1; both aligned to 16. Where `read`
 /// is false nothing is read and zeros are written.
 __device__ __forceinline__ void copy_async_16(void* shared, const void* global, bool read) {
@@ -191,6 +209,16 @@ __device__ __forceinline__ void commit_copies() {
 template <int kPending>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+/// 16 bytes of shared memory, read again each time: a plain load may be kept in registers instead.
+__device__ __forceinline__ Words4 load_shared_words4(const void* shared) {
+  Words4 w;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(w.word[0]), "=r"(w.word[1]), "=r"(w.word[2]), "=r"(w.word[3])
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared)))
+               : "memory");
+  return w;
 }
 
 /// Clusters, from CC 9.0 on; kernels that use them are refused below. All threads of a cluster that

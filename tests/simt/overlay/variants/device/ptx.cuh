@@ -24,6 +24,10 @@ inline uint32_t e4m3x2_to_f16x2(uint16_t codes) {
                         e4m3_to_f32(static_cast<uint8_t>(codes >> 8)));
 }
 
+inline uint32_t upper_e4m3x2_to_f16x2(uint32_t codes) {
+  return e4m3x2_to_f16x2(static_cast<uint16_t>(codes >> 16));
+}
+
 inline F32x2 f16x2_to_f32x2(uint32_t halves) {
   return {simt::f16_to_f32(halves & 0xFFFFU), simt::f16_to_f32(halves >> 16)};
 }
@@ -87,6 +91,8 @@ inline void mma_m16n8k16_f16(float (&acc)[4], const uint32_t (&a)[4], const uint
   simt::whole_warp<MmaOperand, multiply_m16n8k16_f16>("mma.m16n8k16", operand);
 }
 
+inline Words4 load_shared_words4(const void* shared) { return load_words4(shared); }
+
 enum class LoadHint : int { kDefault = 0, kNoAllocate = 1, kEvictFirst = 2, kWholeLine = 3 };
 template <LoadHint kHint>
 Words4 load_constant_words4(const void* address) {
@@ -95,6 +101,10 @@ Words4 load_constant_words4(const void* address) {
 template <LoadHint kHint>
 Words2 load_constant_words2(const void* address) {
   return load_words2(address);
+}
+
+inline void prefetch_to_l2(const void* address) {
+  static_cast<void>(*static_cast<const volatile uint8_t*>(address));  // has to be there
 }
 
 inline void copy_async_16(void* shared, const void* global, bool read) {

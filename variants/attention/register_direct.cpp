@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// attention/register_direct: split-KV for one or two query tokens, from global memory straight into
+// the fragments of f16 tensor cores.
+#include "variants/attention/register_direct.cuh"
+
+#include <fmt/format.h>
+
+#include <utility>
+#include <vector>
+
+#include "variants/contract.h"
+#include "variants/device/attention_contract.h"
+#include "variants/device/epilogue_contract.h"
+#include "variants/registry.h"
+
+namespace muse::attention_register_direct {
+namespace {
+
+// Eight query heads of a kv head are half the rows of a product, the kv heads of a key 128 bytes.
+constexpr int64_t kQueryHeads = 16, kKvHeads = 2;
+
+int64_t shared_bytes(const Problem& problem, const Configuration& configuration) {
+  const auto rows =
+      static_cast<int>(device::cta_rows(problem, value(configuration, "heads_per_cta")));
+  return merge_bytes(rows, static_cast<int>(value(configuration, "warps"))) +
+         device::inbox_bytes(rows, static_cast<int>(value(configuration, "cluster")));
+}
+
+Support supports(const Problem& problem, const Configuration& configuration,
+                 const DeviceClass& device) {
+  Support support = device::check_attention(problem, device);
+  if (support.ok()) support = device::check_epilogue(configuration, device);
+  if (!support.ok()) return support;
+  if (problem.q_len > 2) {
+    return Support::no(fmt::format("q_len {}: registers hold the rows of 2", problem.q_len));
+  }
+  if (problem.q_len == 2 && value(configuration, "warps") > kMostWarpsOf2Tokens) {
+    return Support::no(fmt::format("q_len 2 and {} warps: registers suffice for {}",
+                                   value(configuration, "warps"), kMostWarpsOf2Tokens));
+  }
+  if (problem.num_q_heads != kQueryHeads || problem.num_kv_heads != kKvHeads) {
+    return Support::no(fmt::format("{} query and {} kv heads: built for {} and {}",
+                                   problem.num_q_heads, problem.num_kv_heads, kQueryHeads,
+                                   kKvHeads));
+  }
+  return device::check_shared_memory(shared_bytes(problem, configuration), device);
+}
+
+Geometry geometry(const Problem& problem, const Configuration& configuration, const DeviceClass&) {
+  const int64_t heads_per_cta = value(configuration, "heads_per_cta");
+  Launch launch = device::epilogue_launch(problem.q_len == 1 ? "attend_1_token" : "attend_2_tokens",
+                                          problem, configuration, heads_per_cta);
+  launch.block = {.x = value(configuration, "warps") * 32};
+  launch.smem_bytes = shared_bytes(problem, configuration);
+  return {.launches = {launch},
+          .workspace = device::epilogue_workspace(problem, configuration, heads_per_cta)};
+}
+
+Arguments bind(const Problem& problem, const Configuration& configuration, const Buffers& buffers,
+               void* workspace, const TensorMapEncoder&, int /*launch*/) {
+  Args args{.attention = device::attention_args(problem, buffers)};
+  device::set_epilogue_workspace(args.attention, problem, configuration,
+                                 value(configuration, "heads_per_cta"), workspace);
+  return Arguments::of(args);
+}
+
+std::vector<Tunable> tunables() {
+  std::vector<Tunable> all = {
+      {.name = "tokens", .values = {16, 32}, .default_value = 16},
+      {.name = "warps", .values = {2, 4, 8, 16}, .default_value = 8},
+      {.name = "warps_per_sm", .values = {8, 16}, .default_value = 16},
+      {.name = "heads_per_cta", .values = {1, 2}, .default_value = 2},
+      {.name = "splits", .values = {1, 4, 8, 16, 32, 64}, .default_value = 16},
+      {.name = "load_hint", .values = {0, 1}, .default_value = 0},
+      {.name = "pages_ahead", .values = {1, 2}, .default_value = 1},
+      {.name = "partial_bf16", .values = {0, 1}, .default_value = 0}};
+  for (Tunable& tunable : device::epilogue_tunables({1, 4, 8, 16})) {
+    all.push_back(std::move(tunable));
+  }
+  return all;
+}
+
+std::vector<Constraint> constraints() {
+  std::vector<Constraint> all = {
+      {.expr = "warps <= warps_per_sm", .reason = "a CTA fits an SM"},
+      {.expr = "tokens * heads_per_cta <= 32 || warps_per_sm <= 8",
+       .reason = "a warp has 8 KB on their way in 64 registers a lane, which 16 warps do not have"},
+      {.expr = "partial_bf16 == 0 || splits >= 16",
+       .reason = "few partials are few bytes, whatever their type"}};
+  for (Constraint& constraint : device::epilogue_constraints()) {
+    all.push_back(std::move(constraint));
+  }
+  return all;
+}
+
+Variant make_variant() {
+  Variant variant;
+  variant.name = "attention/register_direct";
+  device::set_attention_contract(variant);
+  variant.tunables = tunables();
+  variant.constraints = constraints();
+  variant.declared = {.batch_invariant = true, .precision = Precision::kF16};
+  variant.entries = {"attend_1_token", "attend_2_tokens"};
+  variant.supports = supports;
+  variant.geometry = geometry;
+  variant.bind = bind;
+  return variant;
+}
+
+}  // namespace
+}  // namespace muse::attention_register_direct
+
+MUSE_REGISTER_VARIANT(attention, register_direct, attention_register_direct::make_variant())

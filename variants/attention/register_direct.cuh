@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// attention/register_direct: a CTA takes a split of a request for heads_per_cta kv heads; its warps
+// share out the split's units of keys and are merged through shared memory at the end.
+#pragma once
+
+#include "variants/device/attention_args.h"
+#include "variants/device/direct_rows.cuh"
+#include "variants/device/epilogue.cuh"
+
+namespace muse::attention_register_direct {
+
+struct Args {
+  device::AttentionArgs attention;
+};
+
+/// Shared memory of a CTA: the rows of its warps; the inbox of the epilogue comes behind.
+MUSE_HOST_DEVICE constexpr int merge_bytes(int rows, int warps) {
+  return warps * rows * (device::kHeadDim + 2) * static_cast<int>(sizeof(float));
+}
+
+/// With more the registers of a warp do not hold the rows of two tokens: refused.
+inline constexpr int kMostWarpsOf2Tokens = 12;
+
+#if defined(MUSE_DEVICE_CODE)
+
+/// The CTA's keys, up to where its warps have left their rows in the merge area.
+template <class C, class Shape>
+__device__ __forceinline__ void attend_keys(const device::AttentionArgs& args,
+                                            const device::CtaRows& cta, int cache_seqlen,
+                                            device::KeyRange keys,
+                                            device::MergeArea<Shape::kRows, C::warps>& area) {
+  const int old_end = cache_seqlen - Shape::kQueries;
+  device::DirectWalk<Shape> walk(args, cta.request, cta.first_head, keys, keys.end);
+  walk.start(device::smaller(keys.end, old_end));
+  auto rows = device::empty_rows<Shape>();
+  const device::DirectKeys described = device::direct_keys(args, cache_seqlen, keys);
+  device::wait_for_predecessor();
+  device::allow_successor();
+  device::load_queries<Shape>(args, cta.request, cta.first_head, rows);
+  walk.load_new(old_end);
+  walk.attend(rows, described, area);
+  area.leave(static_cast<int>(threadIdx.x) / 32, rows);
+  __syncthreads();
+}
+
+/// grid: splits, groups of kv heads, requests.
+template <class C, int kQueries>
+__device__ __forceinline__ void attend(const device::AttentionArgs& args) {
+  using Epilogue = device::Epilogue<C>;
+  using Shape = device::DirectShape<C, kQueries>;
+  using Area = device::MergeArea<Shape::kRows, C::warps>;
+  Epilogue::begin();
+  const int cache_seqlen = __ldg(args.cache_seqlens + blockIdx.z);
+  const device::KeyRange all = device::request_keys(args, cache_seqlen);
+  const int splits = device::direct_splits<Shape>(all, C::splits);
+  const device::CtaRows cta = device::cta_rows<C>(args, splits);
+  if (!Epilogue::needed(cta)) {
+    device::wait_for_predecessor();
+    Epilogue::leave();
+    return;
+  }
+  auto& area = *reinterpret_cast<Area*>(device::dynamic_shared());
+  static_assert(sizeof(Area) == merge_bytes(Shape::kRows, C::warps) && sizeof(Area) % 16 == 0,
+                "the inbox comes behind");
+  if (cta.has_keys()) {
+    attend_keys<C, Shape>(args, cta, cache_seqlen,
+                          device::direct_split<Shape>(all, splits, cta.split), area);
+  } else {
+    device::wait_for_predecessor();
+    device::allow_successor();
+  }
+  Epilogue::finish(args, cta, device::dynamic_shared() + sizeof(Area), [&](int row, int chunk) {
+    return area.merged(Shape::row_of(row), Shape::kRows, C::warps, chunk);
+  });
+}
+
+/// CTAs on an SM by the registers that a thread may have.
+template <class C>
+constexpr int ctas_per_sm(int most_warps) {
+  const int warps = C::warps_per_sm < most_warps ? C::warps_per_sm : most_warps;
+  return warps < C::warps ? 1 : warps / C::warps;
+}
+
+// One kernel for each number of query tokens of a request.
+template <class C>
+__global__ void __launch_bounds__(C::warps * 32, ctas_per_sm<C>(16))
+    attend_1_token(const __grid_constant__ Args block) {
+  attend<C, 1>(block.attention);
+}
+
+template <class C>
+__global__ void __launch_bounds__(C::warps * 32, ctas_per_sm<C>(12))
+    attend_2_tokens(const __grid_constant__ Args block) {
+  if constexpr (C::warps <= kMostWarpsOf2Tokens) attend<C, 2>(block.attention);
+}
+
+#endif  // MUSE_DEVICE_CODE
+
+}  // namespace muse::attention_register_direct
