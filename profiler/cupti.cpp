@@ -2,7 +2,6 @@
 // The tracing session: gathers the records of what the device ran.
 #include "profiler/cupti.h"
 
-#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <mutex>
@@ -182,12 +181,18 @@ tl::expected<std::shared_ptr<CuptiTracer>, TracingError> CuptiTracer::open() {
 
 CuptiTracer::~CuptiTracer() { stop(sink(), kKinds.size()); }
 
-void CuptiTracer::clear() {
+void CuptiTracer::begin() {
   Sink& s = sink();
   const std::lock_guard lock(s.mutex);
   forget(s.trace);
   s.regions.clear();
   s.collecting = true;
+}
+
+void CuptiTracer::end() {
+  Sink& s = sink();
+  const std::lock_guard lock(s.mutex);
+  s.collecting = false;
 }
 
 uint64_t CuptiTracer::enter() {
@@ -197,25 +202,14 @@ uint64_t CuptiTracer::enter() {
 
 void CuptiTracer::leave() { LaunchRegions::set_region(0); }
 
-Trace CuptiTracer::collect(const std::vector<SampleParts>& parts) {
+// The plain flush holds back a buffer with a record that is not complete; forced, all come.
+Trace CuptiTracer::take(Flush flush) {
   Sink& s = sink();
-  {
-    const std::lock_guard lock(s.mutex);
-    s.trace.launches = s.regions.take();
-  }
-  // The plain flush holds back a buffer with a record that is not complete; forced, all come.
-  for (const uint32_t flag : {uint32_t{0}, uint32_t{CUPTI_ACTIVITY_FLAG_FLUSH_FORCED}}) {
-    s.cupti->flush_all(flag);
-    const std::lock_guard lock(s.mutex);
-    const TraceIndex index(s.trace);
-    if (std::all_of(parts.begin(), parts.end(),
-                    [&](const SampleParts& sample) { return complete(index, sample); })) {
-      break;
-    }
-  }
+  s.cupti->flush_all(flush == Flush::kLast ? uint32_t{CUPTI_ACTIVITY_FLAG_FLUSH_FORCED} : 0);
   const std::lock_guard lock(s.mutex);
-  s.collecting = false;
-  return std::exchange(s.trace, {});
+  Trace trace = std::exchange(s.trace, {});
+  trace.launches = s.regions.take();  // after the records
+  return trace;
 }
 
 std::string CuptiTracer::version() const { return cupti_version_text(sink().cupti->version); }

@@ -27,15 +27,19 @@ class CuptiTracer {
   CuptiTracer(const CuptiTracer&) = delete;
   CuptiTracer& operator=(const CuptiTracer&) = delete;
 
-  /// Forgets what was recorded so far and starts to keep records. Work in flight may still be
-  /// recorded later.
-  void clear();
+  /// Forgets what was recorded so far and starts to keep records, until end(). Work in flight may
+  /// still be recorded later.
+  void begin();
+  void end();
   /// What this thread launches until leave() lies in a region of its own, whose id this gives.
   uint64_t enter();
   void leave();
-  /// Everything recorded since clear(). Precondition: the work has ended. Waits until these samples
-  /// are complete or no more records can come.
-  Trace collect(const std::vector<SampleParts>& parts);
+  /// What has been recorded since the last call, or since begin(), and the launches since then: of
+  /// no record the launch comes later. While work runs, records that lie near its own are held
+  /// back. `kLast` gives them too, but of what runs then there will be none: only once it has
+  /// ended.
+  enum class Flush : uint8_t { kComplete, kLast };
+  Trace take(Flush flush);
 
   std::string version() const;
 

@@ -26,8 +26,7 @@ class DeviceCache {
   /// Enqueues the read on the stream. Throws DeviceError where the launch fails.
   void flush();
   int64_t bytes() const { return bytes_; }
-  /// How the device flushes, reset_persisting() before each batch included; part of the protocol
-  /// hash.
+  /// How the device flushes, reset_persisting() before batches included; part of the protocol hash.
   std::string recipe() const;
 
  private:

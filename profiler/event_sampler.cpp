@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <utility>
 #include <vector>
 
 #include "profiler/device_error.h"
@@ -22,6 +23,7 @@ class Event {
   void record(CUstream_st* stream) {
     check_cuda(cudaEventRecord(event_, stream), "cudaEventRecord");
   }
+  void wait() const { check_cuda(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
   double ns_since(const Event& start) const {
     float ms = 0;
     check_cuda(cudaEventElapsedTime(&ms, start.event_, event_), "cudaEventElapsedTime");
@@ -38,22 +40,25 @@ class EventSampler final : public Sampler {
   Timer timer() const override { return Timer::kEvents; }
   double step_ns() const override { return step_ns_; }
   std::string version() const override { return "events-2"; }
-  std::vector<Sample> take_all(const std::vector<Work>& works,
-                               const std::function<void()>& meanwhile) override {
+  void start(std::vector<Work> works) override {
+    const size_t first = taken_.ends.empty() ? 0 : taken_.ends.back();
     // All made before anything is enqueued: making one takes the host longer than a kernel.
-    while (marks_.size() < works.size()) marks_.push_back(std::make_unique<Marks>());
+    while (marks_.size() < first + works.size()) marks_.push_back(std::make_unique<Marks>());
     for (size_t i = 0; i < works.size(); ++i) {
-      marks_[i]->first.record(stream_);
+      Marks& marks = *marks_[first + i];
+      marks.first.record(stream_);
       works[i].before();
-      marks_[i]->start.record(stream_);
+      marks.start.record(stream_);
       works[i].run();
-      marks_[i]->end.record(stream_);
+      marks.end.record(stream_);
     }
-    meanwhile();
-    check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
-    std::vector<Sample> samples;
-    for (size_t i = 0; i < works.size(); ++i) samples.push_back(sample_between(*marks_[i]));
-    return samples;
+    taken_.ends.push_back(first + works.size());
+  }
+  void wait() override { wait(taken_); }
+  std::vector<Sample> collect() override {
+    Taken taken = std::exchange(taken_, {});
+    while (taken.ended < taken.ends.size()) wait(taken);
+    return std::move(taken.samples);
   }
 
  private:
@@ -61,6 +66,21 @@ class EventSampler final : public Sampler {
   struct Marks {
     Event first, start, end;
   };
+
+  /// Since the samples were collected last.
+  struct Taken {
+    std::vector<size_t> ends;  ///< of each batch among the marks
+    size_t ended = 0;          ///< of the batches
+    std::vector<Sample> samples;
+  };
+
+  void wait(Taken& taken) {
+    const size_t end = taken.ends[taken.ended++];
+    if (taken.samples.size() < end) marks_[end - 1]->end.wait();
+    while (taken.samples.size() < end) {
+      taken.samples.push_back(sample_between(*marks_[taken.samples.size()]));
+    }
+  }
 
   static Sample sample_between(const Marks& marks) {
     const double span = marks.end.ns_since(marks.start);
@@ -85,7 +105,8 @@ class EventSampler final : public Sampler {
   }
 
   CUstream_st* stream_;
-  std::vector<std::unique_ptr<Marks>> marks_;  ///< as many as the largest batch had samples
+  std::vector<std::unique_ptr<Marks>> marks_;  ///< as many as there ever were samples at once
+  Taken taken_;
   double step_ns_;
 };
 

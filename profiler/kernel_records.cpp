@@ -79,22 +79,17 @@ std::string fault_of_work(const TraceIndex::Region& work, Records& records,
 
 }  // namespace
 
-TraceIndex::TraceIndex(const Trace& trace) : dropped_(trace.dropped) {
-  struct Launch {
-    Region* region;
-    bool silent = true;
-  };
-  std::unordered_map<uint32_t, Launch> launches;
-  launches.reserve(trace.launches.size());
+void TraceIndex::add(const Trace& trace) {
+  dropped_ += trace.dropped;
   for (const TracedLaunch& launch : trace.launches) {
-    Region& region = regions_[launch.region];  // stays where it is when others are added
-    if (!launches.emplace(launch.correlation, Launch{&region}).second) continue;
+    Region& region = regions_[launch.region];
+    if (!launches_.emplace(launch.correlation, Launch{&region}).second) continue;
     ++region.launches;
     ++region.silent;
   }
   for (const KernelRecord& record : trace.records) {
-    const auto launch = launches.find(record.correlation);
-    if (launch == launches.end()) continue;
+    const auto launch = launches_.find(record.correlation);
+    if (launch == launches_.end()) continue;
     Region& region = *launch->second.region;
     region.records.push_back(&record);
     if (std::exchange(launch->second.silent, false)) --region.silent;

@@ -40,8 +40,8 @@ struct Trace {
   size_t dropped = 0;  ///< records lost for want of room
 };
 
-/// The records of a trace by the region they were launched in. Points into the trace, and takes
-/// time in proportion to it, however many regions there are.
+/// Records by the region they were launched in. Points into the traces, and takes time in
+/// proportion to them, however many regions there are.
 class TraceIndex {
  public:
   struct Region {
@@ -50,14 +50,23 @@ class TraceIndex {
     size_t silent = 0;  ///< launches that left no record
   };
 
-  explicit TraceIndex(const Trace& trace);
+  TraceIndex() = default;
+  explicit TraceIndex(const Trace& trace) { add(trace); }
+  /// What was recorded since the last trace, whose launches must be known: a record of a launch
+  /// that comes later is taken for none.
+  void add(const Trace& trace);
   /// Empty where nothing was launched in it.
   const Region& operator[](uint64_t region) const;
   size_t dropped() const { return dropped_; }
 
  private:
-  std::unordered_map<uint64_t, Region> regions_;
-  size_t dropped_;
+  struct Launch {
+    Region* region;
+    bool silent = true;
+  };
+  std::unordered_map<uint64_t, Region> regions_;   ///< each stays where it is
+  std::unordered_map<uint32_t, Launch> launches_;  ///< by correlation
+  size_t dropped_ = 0;
 };
 
 /// Where one sample was launched and what it has to consist of.

@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <limits>
+#include <utility>
 
 namespace muse::profiler {
 namespace {
@@ -75,12 +77,18 @@ std::optional<Timer> parse_timer(std::string_view text) {
   return std::nullopt;
 }
 
+std::vector<Sample> Sampler::take_all(std::vector<Work> works,
+                                      const std::function<void()>& meanwhile) {
+  start(std::move(works));
+  meanwhile();
+  return collect();
+}
+
 HostSampler::HostSampler() : step_ns_(measure_step_ns()) {}
 
 std::string HostSampler::version() const { return "host-1 CLOCK_MONOTONIC_RAW"; }
 
-std::vector<Sample> HostSampler::take_all(const std::vector<Work>& works,
-                                          const std::function<void()>& meanwhile) {
+void HostSampler::start(std::vector<Work> works) {
   std::vector<Sample> samples;
   for (const Work& work : works) {
     const int64_t first = now_ns();
@@ -91,9 +99,10 @@ std::vector<Sample> HostSampler::take_all(const std::vector<Work>& works,
     samples.push_back(host_sample(start, end));
     samples.back().device_ns = static_cast<double>(end - first);
   }
-  meanwhile();
-  return samples;
+  std::move(samples.begin(), samples.end(), std::back_inserter(samples_));
 }
+
+std::vector<Sample> HostSampler::collect() { return std::exchange(samples_, {}); }
 
 Sample host_sample(int64_t start_ns, int64_t end_ns) {
   if (end_ns <= start_ns) {

@@ -45,10 +45,21 @@ class Sampler {
   virtual double step_ns() const = 0;
   /// Changes when a sample would mean something else; part of the protocol hash.
   virtual std::string version() const = 0;
-  /// One sample of each, taken in this order. On a GPU all of them are enqueued before the wait, so
-  /// that the device is never idle between two. `meanwhile` runs once, before the wait.
-  virtual std::vector<Sample> take_all(
-      const std::vector<Work>& works, const std::function<void()>& meanwhile = [] {}) = 0;
+
+  /// Starts a batch, one sample of each in this order, behind those that were started before. On a
+  /// GPU everything is enqueued, so that the device is idle neither between two samples nor between
+  /// two batches; the host takes them at once. Of a batch that throws there will be no samples.
+  virtual void start(std::vector<Work> works) = 0;
+  /// Until the oldest batch under way has ended, and takes in what is known of it: what that costs
+  /// the device does not wait for, where another batch was started. Precondition: there is one.
+  virtual void wait() = 0;
+  /// The samples of all batches since the last call, in order; waits for those under way. None is
+  /// left, even if it throws.
+  virtual std::vector<Sample> collect() = 0;
+
+  /// One batch alone. `meanwhile` runs once, while the device is busy, and must not throw.
+  std::vector<Sample> take_all(
+      std::vector<Work> works, const std::function<void()>& meanwhile = [] {});
   Sample take(const Work& work) { return take_all({work}).front(); }
 };
 
@@ -62,11 +73,13 @@ class HostSampler final : public Sampler {
   Timer timer() const override { return Timer::kHost; }
   double step_ns() const override { return step_ns_; }
   std::string version() const override;
-  std::vector<Sample> take_all(const std::vector<Work>& works,
-                               const std::function<void()>& meanwhile) override;
+  void start(std::vector<Work> works) override;
+  void wait() override {}
+  std::vector<Sample> collect() override;
 
  private:
   double step_ns_;
+  std::vector<Sample> samples_;
 };
 
 }  // namespace muse::profiler

@@ -61,16 +61,24 @@ class CudaSampler final : public profiler::Sampler {
   profiler::Timer timer() const override { return inner_->timer(); }
   double step_ns() const override { return inner_->step_ns(); }
   std::string version() const override { return inner_->version(); }
-  std::vector<profiler::Sample> take_all(const std::vector<profiler::Work>& works,
-                                         const std::function<void()>& meanwhile) override {
-    return with_cuda_errors([&] {
-      profiler::reset_persisting();  // not enqueued: it cannot lie between two samples
-      return inner_->take_all(works, meanwhile);
+  void start(std::vector<profiler::Work> works) override {
+    with_cuda_errors([&] {
+      // Not enqueued: it cannot lie between two samples, nor between batches under way.
+      if (!std::exchange(under_way_, true)) profiler::reset_persisting();
+      inner_->start(std::move(works));
     });
+  }
+  void wait() override {
+    with_cuda_errors([&] { inner_->wait(); });
+  }
+  std::vector<profiler::Sample> collect() override {
+    under_way_ = false;
+    return with_cuda_errors([&] { return inner_->collect(); });
   }
 
  private:
   std::unique_ptr<profiler::Sampler> inner_;
+  bool under_way_ = false;
 };
 
 std::unique_ptr<profiler::Sampler> make_sampler(profiler::Timer timer, cudaStream_t stream) {

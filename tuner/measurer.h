@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <tl/expected.hpp>
@@ -30,8 +31,10 @@ class Measurer {
  public:
   virtual ~Measurer() = default;
   virtual tl::expected<ValidationReport, WorkerLoss> validate(const ValidateRequest& request) = 0;
-  /// As many of the rounds asked for as fit into its time, at least one.
-  virtual tl::expected<RoundReply, WorkerLoss> rounds(const RoundRequest& request) = 0;
+  /// As many of the rounds asked for as fit into its time, at least one. `meanwhile` runs once,
+  /// while they do; not at all where they cannot be asked for.
+  virtual tl::expected<RoundReply, WorkerLoss> rounds(
+      const RoundRequest& request, const std::function<void()>& meanwhile = [] {}) = 0;
   virtual tl::expected<ValidationReport, WorkerLoss> revalidate(
       const RevalidateRequest& request) = 0;
   virtual void set_deadline(std::chrono::milliseconds deadline) = 0;

@@ -159,9 +159,10 @@ RoundRequest RaceRunner::request(const RaceGroup& group, const std::vector<Entra
   return request;
 }
 
-tl::expected<RoundReply, WorkerLoss> RaceRunner::rounds(const RoundRequest& request) {
+tl::expected<RoundReply, WorkerLoss> RaceRunner::rounds(const RoundRequest& request,
+                                                        const std::function<void()>& meanwhile) {
   const Stopwatch watch(cost_.asking_s);
-  auto reply = forgiving([&] { return measurer_.rounds(request); });
+  auto reply = forgiving([&] { return measurer_.rounds(request, meanwhile); });
   if (reply) cost_.rounds_s += reply->rounds_s;
   if (reply) cost_.device_s += reply->device_ns * 1e-9;
   return reply;
@@ -288,23 +289,51 @@ RaceRunner::Running RaceRunner::start(const RaceGroup& group, std::vector<Entran
 }
 
 bool RaceRunner::run(const RaceGroup& group, Running& running) {
+  std::vector<RoundOrder> orders;  // of the rounds under way, or run last
+  std::optional<RoundReply> last;  // to these orders; not taken in yet
+  std::chrono::milliseconds wait{0};
+  const auto rest = [&] {
+    const size_t done = last ? std::min(last->rounds.size(), orders.size()) : orders.size();
+    return std::vector<RoundOrder>(orders.begin() + static_cast<std::ptrdiff_t>(done),
+                                   orders.end());
+  };
   for (;;) {
-    const std::vector<RoundOrder> orders = running.race.block(kMostRoundsAtOnce);
-    if (orders.empty()) return true;
-    if (!keep_on_()) return false;
+    std::vector<RoundOrder> next = rest();
+    const auto take_in_last = [&] {
+      if (!last) return;
+      wait = take_in(running, orders, *std::exchange(last, std::nullopt));
+      tick();
+    };
+    if (next.empty()) {
+      take_in_last();
+      pause(std::exchange(wait, std::chrono::milliseconds(0)));
+      next = running.race.block(kMostRoundsAtOnce);
+      if (next.empty()) return true;
+    }
+    if (!keep_on_()) {
+      take_in_last();
+      return false;
+    }
     std::vector<std::vector<int>> turns;
-    for (const RoundOrder& order : orders) turns.push_back(order.entrants);
+    for (const RoundOrder& order : next) turns.push_back(order.entrants);
     RoundRequest asked = request(group, running.entrants, std::move(turns));
     asked.one_by_one = running.one_by_one;
     asked.placements = placements;
-    asked.first_round = orders.front().number;
-    const auto reply = rounds(asked);
+    asked.first_round = next.front().number;
+    auto reply = rounds(asked, take_in_last);
+    take_in_last();
+    orders = std::move(next);
     if (!reply) {
       if (!lost(group, running, orders, reply.error())) return false;
+      orders.clear();
       continue;
     }
-    pause(take_in(running, orders, *reply));
-    tick();
+    last = *std::move(reply);
+    // The answer that was taken in meanwhile leaves no use for these, or the machine was to rest.
+    if (wait.count() > 0 || !running.race.wants(orders.front())) {
+      last.reset();
+      orders.clear();
+    }
   }
 }
 

@@ -81,7 +81,8 @@ class RaceRunner {
  private:
   RoundRequest request(const RaceGroup& group, const std::vector<Entrant>& entrants,
                        std::vector<std::vector<int>> orders) const;
-  tl::expected<RoundReply, WorkerLoss> rounds(const RoundRequest& request);
+  tl::expected<RoundReply, WorkerLoss> rounds(
+      const RoundRequest& request, const std::function<void()>& meanwhile = [] {});
   /// Asks again where the worker's end is not known to be a candidate's doing.
   template <class Ask>
   auto forgiving(Ask ask) const -> decltype(ask());
@@ -91,7 +92,9 @@ class RaceRunner {
   std::vector<int> find_culprits(const RaceGroup& group, std::vector<Entrant>& entrants,
                                  const std::vector<int>& order);
   struct Running;
-  /// Runs rounds until the race is over. False where the work was stopped.
+  /// Runs rounds until the race is over. What is left of a block whose rounds took longer than a
+  /// request is asked for before they are taken in, and runs meanwhile. False where the work was
+  /// stopped.
   bool run(const RaceGroup& group, Running& running);
   /// The worker died: finds out who did it, and takes them out. False where that is the end.
   bool lost(const RaceGroup& group, Running& running, const std::vector<RoundOrder>& orders,

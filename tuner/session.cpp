@@ -20,8 +20,11 @@
 namespace muse::tuner {
 namespace {
 
-/// What runs without a look at the clock and at the supervisor's orders in between.
-constexpr std::chrono::nanoseconds kBatchTime = std::chrono::milliseconds(20);
+using Clock = std::chrono::steady_clock;
+
+/// What runs without a look at the device's clock in between. The records of a request's last batch
+/// are matched while the device is idle: short ones.
+constexpr std::chrono::nanoseconds kBatchTime = std::chrono::milliseconds(5);
 constexpr size_t kBatchSamples = 1024;
 constexpr std::chrono::nanoseconds kRequestTime = std::chrono::milliseconds(250);
 constexpr std::chrono::nanoseconds kShortest{1};
@@ -220,60 +223,97 @@ RoundReply::One Session::take(const RoundRequest& request, const BoundChain& bou
   }
 }
 
-std::vector<RoundReply::Round> Session::one_by_one(const RoundRequest& request,
-                                                   std::span<const Turns> asked,
-                                                   double& device_ns) {
-  std::vector<RoundReply::Round> rounds;
+RoundReply Session::one_by_one(const RoundRequest& request, std::span<const Turns> asked) {
+  RoundReply reply;
+  const auto start = Clock::now();
   for (const Turns& turns : asked) {
-    RoundReply::Round& round = rounds.emplace_back();
+    if (!reply.rounds.empty() && Clock::now() - start >= kRequestTime) break;
+    RoundReply::Round& round = reply.rounds.emplace_back();
     for (const Turn& turn : turns) {
-      round.samples.push_back(take(request, *turn.bound, turn.entrant, device_ns));
+      round.samples.push_back(take(request, *turn.bound, turn.entrant, reply.device_ns));
     }
     round.clock = backend_->read_clock();
   }
-  return rounds;
+  return reply;
 }
 
-// Everything is enqueued before the wait. Who throws while that is done is found one by one.
-std::vector<RoundReply::Round> Session::back_to_back(const RoundRequest& request,
-                                                     std::span<const Turns> asked,
-                                                     double& device_ns) {
+void Session::start(const RoundRequest& request, std::span<const Turns> batch) {
   std::vector<profiler::Work> works;
-  for (const Turns& turns : asked) {
+  for (const Turns& turns : batch) {
     for (const Turn& turn : turns) {
       if (turn.bound->fault != Outcome::kOk) continue;
       works.push_back(work(*turn.bound, turn.entrant, is_cold(request)));
     }
   }
-  profiler::ClockReading clock;
-  std::vector<profiler::Sample> samples;
+  backend_->sampler().start(std::move(works));
+}
+
+// Two batches are under way at a time: one runs while the next one is enqueued, and while what is
+// known of the one before is taken in. Who throws ends it; the batches before are good.
+std::vector<Session::Batch> Session::run_batches(const RoundRequest& request,
+                                                 std::span<const Turns> asked) {
+  std::vector<Batch> batches;
+  const auto start_one = [&] {
+    const size_t turns = std::max<size_t>(asked.front().size(), 1);
+    const size_t rounds = std::min(batch_rounds(turns), asked.size());
+    start(request, asked.first(rounds));
+    batches.push_back({rounds, {}});
+    asked = asked.subspan(rounds);
+  };
+  const auto began = Clock::now();
+  auto free_since = began;  // the device, but for what is under way
   try {
-    samples = backend_->sampler().take_all(works, [&] { clock = backend_->read_clock(); });
-    backend_->synchronize();
+    start_one();
+    for (size_t ended = 0; ended < batches.size(); ++ended) {
+      batches[ended].clock = backend_->read_clock();
+      const size_t turns = batches[ended].rounds * std::max<size_t>(request.orders[0].size(), 1);
+      if (!asked.empty() && Clock::now() - began < kRequestTime) start_one();
+      backend_->sampler().wait();
+      const auto now = Clock::now();
+      turn_time_ = std::max(kShortest, (now - free_since) / static_cast<int64_t>(turns));
+      free_since = now;
+    }
   } catch (...) {
     current_failure();  // a DeviceFault passes through
-    return one_by_one(request, asked, device_ns);
   }
-  std::vector<RoundReply::Round> rounds;
+  return batches;
+}
+
+RoundReply Session::back_to_back(const RoundRequest& request, std::span<const Turns> asked) {
+  std::vector<Batch> batches = run_batches(request, asked);
+  std::vector<profiler::Sample> samples;
+  try {
+    samples = backend_->sampler().collect();
+    backend_->synchronize();  // behind a batch of which a part was enqueued
+  } catch (...) {
+    current_failure();
+    batches.clear();
+  }
+  // Who throws while it is enqueued, or how the wait fails, is found out one by one.
+  if (batches.empty()) return one_by_one(request, asked.first(1));
+  RoundReply reply;
   auto sample = samples.begin();
-  for (const Turns& turns : asked) {
-    RoundReply::Round& round = rounds.emplace_back();
-    round.clock = clock;
-    for (const Turn& turn : turns) {
-      const BoundChain& bound = *turn.bound;
-      if (bound.fault != Outcome::kOk) {
-        round.samples.push_back(failed({bound.fault, bound.fault_reason}));
-        continue;
+  for (const Batch& batch : batches) {
+    for (const Turns& turns : asked.first(batch.rounds)) {
+      RoundReply::Round& round = reply.rounds.emplace_back();
+      round.clock = batch.clock;
+      for (const Turn& turn : turns) {
+        const BoundChain& bound = *turn.bound;
+        if (bound.fault != Outcome::kOk) {
+          round.samples.push_back(failed({bound.fault, bound.fault_reason}));
+          continue;
+        }
+        reply.device_ns += sample->device_ns;
+        round.samples.push_back({.span_ns = sample->span_ns / static_cast<double>(bound.copies),
+                                 .rejected = std::move(sample->rejected),
+                                 .outcome = {},
+                                 .reason = {}});
+        ++sample;
       }
-      device_ns += sample->device_ns;
-      round.samples.push_back({.span_ns = sample->span_ns / static_cast<double>(bound.copies),
-                               .rejected = std::move(sample->rejected),
-                               .outcome = {},
-                               .reason = {}});
-      ++sample;
     }
+    asked = asked.subspan(batch.rounds);
   }
-  return rounds;
+  return reply;
 }
 
 /// How many rounds of so many turns fit into a batch, by the time that the last turns took.
@@ -284,7 +324,6 @@ size_t Session::batch_rounds(size_t turns) const {
 }
 
 Reply Session::rounds(const RoundRequest& request) {
-  using Clock = std::chrono::steady_clock;
   const profiler::NvtxRange range("rounds " + request.shape);
   const auto shape = parse_shape(request.shape);
   if (!shape) return Refusal{fmt::format("shape '{}': {}", request.shape, shape.error())};
@@ -316,20 +355,7 @@ Reply Session::rounds(const RoundRequest& request) {
   if (last_entrants_ != request.entrants) turn_time_ = {};  // others may take longer
   last_entrants_ = request.entrants;
   const auto start = Clock::now();
-  std::span<const Turns> open(asked);
-  size_t count = batch_rounds(open.front().size());
-  while (!open.empty() && (reply.rounds.empty() || Clock::now() - start < kRequestTime)) {
-    const auto began = Clock::now();
-    const std::span<const Turns> now = open.first(std::min(count, open.size()));
-    std::vector<RoundReply::Round> rounds = request.one_by_one
-                                                ? one_by_one(request, now, reply.device_ns)
-                                                : back_to_back(request, now, reply.device_ns);
-    std::move(rounds.begin(), rounds.end(), std::back_inserter(reply.rounds));
-    open = open.subspan(now.size());
-    const size_t turns = now.size() * now.front().size();
-    turn_time_ = std::max(kShortest, (Clock::now() - began) / static_cast<int64_t>(turns));
-    count = batch_rounds(now.front().size());
-  }
+  reply = request.one_by_one ? one_by_one(request, asked) : back_to_back(request, asked);
   publisher_.at(-1, -1, -1);
   reply.rounds_s = std::chrono::duration<double>(Clock::now() - start).count();
   return reply;

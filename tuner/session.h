@@ -50,10 +50,15 @@ class Session {
   RoundReply::One take(const RoundRequest& request, const BoundChain& bound, int index,
                        double& device_ns);
   size_t batch_rounds(size_t turns) const;
-  std::vector<RoundReply::Round> one_by_one(const RoundRequest& request,
-                                            std::span<const Turns> asked, double& device_ns);
-  std::vector<RoundReply::Round> back_to_back(const RoundRequest& request,
-                                              std::span<const Turns> asked, double& device_ns);
+  RoundReply one_by_one(const RoundRequest& request, std::span<const Turns> asked);
+  RoundReply back_to_back(const RoundRequest& request, std::span<const Turns> asked);
+  /// What the device is given as one piece.
+  struct Batch {
+    size_t rounds = 0;
+    profiler::ClockReading clock;  ///< while it ran
+  };
+  std::vector<Batch> run_batches(const RoundRequest& request, std::span<const Turns> asked);
+  void start(const RoundRequest& request, std::span<const Turns> batch);
   ValidationReport judge(const Chain& chain, const Shape& shape, const ValidateOptions& options);
   ValidationReport judge_on(ValidationBench& bench, const Chain& chain,
                             const ValidateOptions& options);

@@ -71,7 +71,8 @@ struct Supervisor::Impl {
   bool lost = false;
 
   template <class Expected>
-  tl::expected<Expected, WorkerLoss> ask(const Request& request, int entrants);
+  tl::expected<Expected, WorkerLoss> ask(const Request& request, int entrants,
+                                         std::function<void()> meanwhile = {});
 
   bool host() const { return options.target == "host"; }
   milliseconds kill_limit() const { return host() ? kHostKillLimit : kCudaKillLimit; }
@@ -80,7 +81,8 @@ struct Supervisor::Impl {
   std::optional<WorkerLoss> ensure();
   tl::expected<std::unique_ptr<Worker>, std::string> spawn_worker() const;
   tl::expected<Reply, WorkerLoss> exchange(const Request& request, milliseconds deadline,
-                                           milliseconds host_deadline, int entrants);
+                                           milliseconds host_deadline, int entrants,
+                                           std::function<void()> meanwhile = {});
   void drain_words();
   bool dismiss();
   std::optional<Ending> put_down(milliseconds grace);
@@ -189,8 +191,8 @@ WorkerLoss Supervisor::Impl::lose_ended(const Ending& ending, int entrants,
 
 tl::expected<Reply, WorkerLoss> Supervisor::Impl::exchange(const Request& request,
                                                            milliseconds deadline,
-                                                           milliseconds host_deadline,
-                                                           int entrants) {
+                                                           milliseconds host_deadline, int entrants,
+                                                           std::function<void()> meanwhile) {
   const std::optional<int64_t> kills_before = out_of_memory_kills();
   const std::string bytes = frame(encode(request));
   std::string_view unsent = bytes;
@@ -220,6 +222,8 @@ tl::expected<Reply, WorkerLoss> Supervisor::Impl::exchange(const Request& reques
       const ssize_t sent = send(worker->socket.get(), unsent.data(), unsent.size(), MSG_NOSIGNAL);
       if (sent > 0) unsent.remove_prefix(static_cast<size_t>(sent));
     }
+    // However long it takes: a worker that has done its work has moved the page.
+    if (unsent.empty() && meanwhile) std::exchange(meanwhile, nullptr)();
     if (!(fds[0].revents & (POLLIN | POLLHUP | POLLERR))) continue;
     char buffer[65536];
     const ssize_t got = recv(worker->socket.get(), buffer, sizeof buffer, 0);
@@ -293,13 +297,15 @@ std::optional<WorkerLoss> Supervisor::Impl::ensure() {
 }
 
 template <class Expected>
-tl::expected<Expected, WorkerLoss> Supervisor::Impl::ask(const Request& request, int entrants) {
+tl::expected<Expected, WorkerLoss> Supervisor::Impl::ask(const Request& request, int entrants,
+                                                         std::function<void()> meanwhile) {
   if (auto failure = ensure()) {
     failure->blameless = true;
     failure->no_worker = failure->outcome != Outcome::kPending;
     return tl::unexpected(*std::move(failure));
   }
-  auto reply = exchange(request, options.deadline, options.host_deadline, entrants);
+  auto reply =
+      exchange(request, options.deadline, options.host_deadline, entrants, std::move(meanwhile));
   if (!reply) return tl::unexpected(std::move(reply.error()));
   if (auto* expected = std::get_if<Expected>(&*reply)) return std::move(*expected);
   if (const auto* refusal = std::get_if<Refusal>(&*reply)) {
@@ -343,9 +349,10 @@ tl::expected<ValidationReport, WorkerLoss> Supervisor::validate(const ValidateRe
   return impl_->ask<ValidationReport>(request, 1);
 }
 
-tl::expected<RoundReply, WorkerLoss> Supervisor::rounds(const RoundRequest& request) {
+tl::expected<RoundReply, WorkerLoss> Supervisor::rounds(const RoundRequest& request,
+                                                        const std::function<void()>& meanwhile) {
   const int entrants = static_cast<int>(request.entrants.size());
-  auto reply = impl_->ask<RoundReply>(request, entrants);
+  auto reply = impl_->ask<RoundReply>(request, entrants, meanwhile);
   if (!reply) return reply;
   const auto garbage = [&](const std::string& what) {
     return tl::unexpected(impl_->lose(Outcome::kCrashed, "worker sent garbage: " + what, entrants));

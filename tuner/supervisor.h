@@ -42,7 +42,8 @@ class Supervisor final : public Measurer {
 
   tl::expected<Hello, WorkerLoss> hello();
   tl::expected<ValidationReport, WorkerLoss> validate(const ValidateRequest& request) override;
-  tl::expected<RoundReply, WorkerLoss> rounds(const RoundRequest& request) override;
+  tl::expected<RoundReply, WorkerLoss> rounds(
+      const RoundRequest& request, const std::function<void()>& meanwhile = [] {}) override;
   tl::expected<ValidationReport, WorkerLoss> revalidate(const RevalidateRequest& request) override;
   void set_deadline(std::chrono::milliseconds deadline) override;
   /// Ends an idle worker: the next request starts a fresh one. Where the worker left in peace, that

@@ -31,10 +31,17 @@ class WatchedSampler final : public profiler::Sampler {
   profiler::Timer timer() const override { return inner_.sampler().timer(); }
   double step_ns() const override { return inner_.sampler().step_ns(); }
   std::string version() const override { return inner_.sampler().version(); }
-  std::vector<profiler::Sample> take_all(const std::vector<profiler::Work>& works,
-                                         const std::function<void()>& meanwhile) override {
+  void start(std::vector<profiler::Work> works) override {
     const OnTheClock clock(publisher_);
-    return inner_.sampler().take_all(works, meanwhile);
+    inner_.sampler().start(std::move(works));
+  }
+  void wait() override {
+    const OnTheClock clock(publisher_);
+    inner_.sampler().wait();
+  }
+  std::vector<profiler::Sample> collect() override {
+    const OnTheClock clock(publisher_);
+    return inner_.sampler().collect();
   }
 
  private:

@@ -108,12 +108,15 @@ RoundReply::One MockMeasurer::take(const Turn& turn, uint64_t race, int entrant)
   return one;
 }
 
-tl::expected<RoundReply, WorkerLoss> MockMeasurer::rounds(const tuner::RoundRequest& request) {
+tl::expected<RoundReply, WorkerLoss> MockMeasurer::rounds(const tuner::RoundRequest& request,
+                                                          const std::function<void()>& meanwhile) {
   if (stops_now()) return tl::unexpected(WorkerLoss{.outcome = Outcome::kPending});
   ++round_requests;
   RaceState& state = state_of(request);
+  meanwhile();
   RoundReply reply;
   for (const std::vector<int>& order : request.orders) {
+    if (static_cast<int>(reply.rounds.size()) == most_rounds) break;
     RoundReply::Round& round = reply.rounds.emplace_back();
     for (size_t place = 0; place < order.size(); ++place) {
       const int i = order[place];

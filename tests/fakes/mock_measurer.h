@@ -60,7 +60,7 @@ class MockMeasurer final : public tuner::Measurer {
   tl::expected<tuner::ValidationReport, tuner::WorkerLoss> validate(
       const tuner::ValidateRequest& request) override;
   tl::expected<tuner::RoundReply, tuner::WorkerLoss> rounds(
-      const tuner::RoundRequest& request) override;
+      const tuner::RoundRequest& request, const std::function<void()>& meanwhile = [] {}) override;
   tl::expected<tuner::ValidationReport, tuner::WorkerLoss> revalidate(
       const tuner::RevalidateRequest& request) override;
   void set_deadline(std::chrono::milliseconds) override {}
@@ -72,6 +72,9 @@ class MockMeasurer final : public tuner::Measurer {
   int stop_at = -1;
   bool answers_before_it_stops = false;
   std::atomic<int> stop{0};
+
+  /// Rounds that fit into the time of a request.
+  int most_rounds = 1'000'000;
 
   int requests = 0, validations = 0, revalidations = 0, round_requests = 0;
   int64_t samples = 0;

@@ -287,6 +287,41 @@ TEST(KernelRecords, AreCompleteOnceEveryLaunchHasLeftItsOwn) {
   EXPECT_FALSE(complete_of(1));
 }
 
+// While a batch runs, the records of the one before come in, some of them later than others.
+TEST(KernelRecords, MayComeInSeveralTraces) {
+  const Batch whole(8);
+  Trace first = whole.trace, second, third;
+  first.records.clear();
+  for (size_t i = 0; i < whole.trace.records.size(); ++i) {
+    (i % 3 == 0 ? second : i % 3 == 1 ? third : first).records.push_back(whole.trace.records[i]);
+  }
+  TraceIndex index;
+  const auto all_complete = [&] {
+    return std::all_of(whole.parts.begin(), whole.parts.end(),
+                       [&](const SampleParts& parts) { return complete(index, parts); });
+  };
+  for (const Trace* trace : {&first, &second}) {
+    index.add(*trace);
+    EXPECT_FALSE(all_complete());
+  }
+  EXPECT_NE(sample_of(index, whole.parts[0]).rejected, "") << "not all of it has come";
+  index.add(third);
+  EXPECT_TRUE(all_complete());
+  for (const SampleParts& parts : whole.parts) EXPECT_EQ(sample_of(index, parts).rejected, "");
+  third.records.resize(1);
+  index.add(third);
+  EXPECT_NE(sample_of(index, whole.parts[0]).rejected, "") << "one has come twice";
+}
+
+TEST(KernelRecords, DroppedInOneOfSeveralTracesSpoilAll) {
+  const Batch batch(2);
+  TraceIndex index(batch.trace);
+  Trace later;
+  later.dropped = 3;
+  index.add(later);
+  EXPECT_EQ(sample_of(index, batch.parts[0]).rejected, "3 records were dropped");
+}
+
 // Far more regions than a scan of all records for each could bear within the limit of a test.
 TEST(KernelRecords, OfManySamplesAreFoundAtOnce) {
   const Batch batch(100'000);
