@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+// fused/one_launch: the step in one kernel. A CTA takes a split of a request's keys as
+// attention/register_direct does, with queries made from qkv while old keys are on their way; the
+// warps whose units hold the step's own keys make those from qkv too and store them to the cache.
+#pragma once
+
+#include "variants/device/attention_args.h"
+#include "variants/device/direct_rows.cuh"
+#include "variants/device/epilogue.cuh"
+#include "variants/device/own_tokens.cuh"
+#include "variants/device/prepare_args.h"
+#include "variants/device/token_rows.cuh"
+
+namespace muse::fused_one_launch {
+
+struct Args {
+  device::AttentionArgs attention;
+  device::PrepareArgs prepare;  // q8: the tap, null when timed
+};
+
+inline constexpr int kMostWarpsOf2Tokens = 8;
+
+/// Shared memory of a CTA: the rows of its warps; the epilogue's inbox; Q8 of its rows; K8 and V8
+/// of own tokens.
+MUSE_HOST_DEVICE constexpr int merge_bytes(int rows, int warps) {
+  return warps * rows * (device::kHeadDim + 2) * static_cast<int>(sizeof(float));
+}
+MUSE_HOST_DEVICE constexpr int query_bytes(int rows) { return rows * device::kHeadDim; }
+MUSE_HOST_DEVICE constexpr int own_bytes(int tokens, int heads_per_cta) {
+  return tokens * heads_per_cta * 2 * device::kHeadDim;
+}
+
+#if defined(MUSE_DEVICE_CODE)
+
+/// Row groups of 8 query heads in the order of direct_rows.cuh: query, then kv head.
+template <class Shape>
+inline constexpr int kGroups = Shape::kHeads* Shape::kQueries;
+
+/// Where a CTA stands: its rows, and the keys of its request.
+struct Place {
+  device::CtaRows cta;
+  int cache_seqlen;
+  device::KeyRange keys;  // the CTA's
+};
+
+/// A query row of the CTA, counted by row groups.
+struct QueryPlace {
+  int token, head;
+};
+template <class Shape>
+__device__ __forceinline__ QueryPlace query_place(const device::CtaRows& cta, int row) {
+  const int group = row / device::kDirectGroup, in_group = row % device::kDirectGroup;
+  return {cta.request * Shape::kQueries + group / Shape::kHeads,
+          (cta.first_head + group % Shape::kHeads) * device::kDirectGroup + in_group};
+}
+__device__ __forceinline__ int64_t q8_start(const device::PrepareArgs& args, QueryPlace at) {
+  return device::row_start(at.token, args.num_q_heads, at.head);
+}
+
+/// K8 and V8 of the step's own tokens, whose keys lie in units of one warp or two. Until then they
+/// wait in shared memory: registers are the loop's.
+template <class Shape>
+class OwnTokens {
+  static_assert(Shape::kQueries == 1 || Shape::kWarps > 1,
+                "the last two units belong to two warps, so that both are last ones");
+
+ public:
+  /// first: key of the request's first own token. codes: own_bytes() of shared memory.
+  __device__ __forceinline__ OwnTokens(int first, unsigned char* codes)
+      : first_(first), codes_(codes) {}
+
+  /// Whether this warp has that token's key; it then stores it. keys: the CTA's.
+  __device__ __forceinline__ bool owns(device::KeyRange keys, int i) const {
+    const int key = first_ + i;
+    return key >= keys.begin && key < keys.end &&
+           (key - keys.begin) / Shape::kTokens % Shape::kWarps ==
+               static_cast<int>(threadIdx.x) / 32;
+  }
+
+  __device__ __forceinline__ void put(int i, const device::OwnCodes<Shape::kHeads>& codes) const {
+    if (lane() / 4 < Shape::kHeads) device::store_words4(key(i), codes.key);
+#pragma unroll
+    for (int h = 0; h < Shape::kHeads; ++h) {
+      if (lane() % 4 == 0) device::store_words2(value(i, h), codes.value[h]);
+    }
+    __syncwarp();  // operator() of the same warp reads them
+  }
+
+  /// Into the warp's last unit, whose first key is `begin`.
+  __device__ __forceinline__ void operator()(device::DirectUnit<Shape>& unit, int begin) const {
+#pragma unroll
+    for (int i = 0; i < Shape::kQueries; ++i) {
+      const int place = first_ + i - begin;
+      if (place < 0 || place >= Shape::kTokens) continue;
+      const device::Words4 k = device::load_words4(key(i));
+#pragma unroll
+      for (int tile = 0; tile < Shape::kTiles; ++tile) {
+        const int token = tile * Shape::kTileTokens;
+        if (token + device::key_token<Shape>() == place) unit.k[tile] = k;
+#pragma unroll
+        for (int column = 0; column < 2; ++column) {
+          if (token + device::value_token<Shape>(column) != place) continue;
+          unit.v[tile][column] = device::load_words2(value(i, Shape::kHeads == 2 ? column : 0));
+        }
+      }
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
+  /// This lane's 16 bytes of K, and its 8 of V of a kv head.
+  __device__ __forceinline__ unsigned char* key(int i) const {
+    return codes_ + (2 * i * Shape::kHeads + lane() / 4 % Shape::kHeads) * device::kHeadDim +
+           lane() % 4 * 16;
+  }
+  __device__ __forceinline__ unsigned char* value(int i, int head) const {
+    return codes_ + ((2 * i + 1) * Shape::kHeads + head) * device::kHeadDim + lane() / 4 * 8;
+  }
+
+  int first_;
+  unsigned char* codes_;
+};
+
+/// Queries that every warp makes for itself, all of the CTA's, straight into its fragments: no
+/// barrier.
+template <class Shape>
+struct WarpQueries {
+  device::LaneRow row[kGroups<Shape>];
+  device::LaneRotation rotation[Shape::kQueries];
+
+  static __device__ __forceinline__ QueryPlace place(const device::CtaRows& cta, int group) {
+    return query_place<Shape>(
+        cta, group * device::kDirectGroup + static_cast<int>(threadIdx.x) % 32 / 4);
+  }
+  /// What depends on nothing.
+  __device__ __forceinline__ void load(const device::PrepareArgs& args,
+                                       const device::CtaRows& cta) {
+#pragma unroll
+    for (int i = 0; i < kGroups<Shape>; ++i) {
+      const QueryPlace at = place(cta, i);
+      row[i] = device::load_lane_row(device::qkv_row(args, at.token, at.head));
+    }
+  }
+  /// What depends on positions, for own tokens too.
+  __device__ __forceinline__ void load_rotations(const device::PrepareArgs& args,
+                                                 const int64_t (&position)[Shape::kQueries],
+                                                 const bool (&)[Shape::kQueries]) {
+#pragma unroll
+    for (int i = 0; i < Shape::kQueries; ++i) {
+      rotation[i] = device::load_lane_rotation(args, position[i]);
+    }
+  }
+  /// `tap`: whether the CTA writes Q8 out, where that is asked for.
+  __device__ __forceinline__ void set(const device::PrepareArgs& args, const device::CtaRows& cta,
+                                      bool tap, unsigned char*, typename Shape::Rows& rows) const {
+#pragma unroll
+    for (int i = 0; i < kGroups<Shape>; ++i) {
+      const device::Words4 codes = device::query_codes(args, row[i], rotation[i / Shape::kHeads]);
+      device::set_query_row(rows.query[i / 2], i % 2, codes);
+      if (tap && threadIdx.x < 32) {
+        device::store_words4(args.q8 + q8_start(args, place(cta, i)) + threadIdx.x % 4 * 16, codes);
+      }
+    }
+  }
+};
+
+/// Queries that the CTA's warps share out, four rows at a time with eight lanes to a row, and pass
+/// on through shared memory: one barrier, in the shadow of the loads of keys.
+template <class Shape>
+struct CtaQueries {
+  static constexpr int kPass = Shape::kWarps * device::kWarpRows;
+  static constexpr int kPasses = (Shape::kRows + kPass - 1) / kPass;
+
+  device::Words4 row[kPasses];
+  device::Rotation turn[kPasses] = {};
+  device::LaneRotation rotation[Shape::kQueries] = {};  // of owned tokens
+
+  static __device__ __forceinline__ int row_of(int pass) {
+    return pass * kPass + static_cast<int>(threadIdx.x) / device::kRowLanes;
+  }
+  static __device__ __forceinline__ int first_dim() {
+    return static_cast<int>(threadIdx.x) % device::kRowLanes * device::kSlice;
+  }
+  /// Whole warps have rows or have none; those load what others do.
+  static __device__ __forceinline__ bool exists(int pass) { return row_of(pass) < Shape::kRows; }
+
+  __device__ __forceinline__ void load(const device::PrepareArgs& args,
+                                       const device::CtaRows& cta) {
+#pragma unroll
+    for (int i = 0; i < kPasses; ++i) {
+      const QueryPlace at = query_place<Shape>(cta, row_of(i) % Shape::kRows);
+      row[i] = device::load_step_input(device::qkv_row(args, at.token, at.head) + first_dim());
+    }
+  }
+  __device__ __forceinline__ void load_rotations(const device::PrepareArgs& args,
+                                                 const int64_t (&position)[Shape::kQueries],
+                                                 const bool (&owned)[Shape::kQueries]) {
+    if (args.cos_sin != nullptr) {
+#pragma unroll
+      for (int i = 0; i < kPasses; ++i) {
+        const bool second = row_of(i) % Shape::kRows >= device::kDirectGroup * Shape::kHeads;
+        const int64_t at = second ? position[Shape::kQueries - 1] : position[0];
+        turn[i] = device::load_rotation(args.cos_sin + at * device::kHeadDim,
+                                        first_dim() / device::kSlice);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < Shape::kQueries; ++i) {
+      if (owned[i]) rotation[i] = device::load_lane_rotation(args, position[i]);
+    }
+  }
+  __device__ __forceinline__ void set(const device::PrepareArgs& args, const device::CtaRows& cta,
+                                      bool tap, unsigned char* q8,
+                                      typename Shape::Rows& rows) const {
+#pragma unroll
+    for (int i = 0; i < kPasses; ++i) {
+      if (!exists(i)) continue;
+      device::Slice x = device::unpack_bf16(row[i]);
+      x = device::scaled(x, device::reciprocal_rms(x));
+      if (args.cos_sin != nullptr) x = device::rotated(x, turn[i]);
+      const device::Words2 codes = device::quantised(x);
+      device::store_words2(q8 + row_of(i) * device::kHeadDim + first_dim(), codes);
+      if (tap) {
+        const QueryPlace at = query_place<Shape>(cta, row_of(i));
+        device::store_words2(args.q8 + q8_start(args, at) + first_dim(), codes);
+      }
+    }
+    __syncthreads();  // all rows are there; nothing else is ever written in their place
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int i = 0; i < kGroups<Shape>; ++i) {
+      const int at = (i * device::kDirectGroup + lane / 4) * device::kHeadDim + lane % 4 * 16;
+      device::set_query_row(rows.query[i / 2], i % 2, device::load_words4(q8 + at));
+    }
+  }
+};
+
+template <bool kShared, class Shape>
+struct QueriesOf {
+  using Type = WarpQueries<Shape>;
+};
+template <class Shape>
+struct QueriesOf<true, Shape> {
+  using Type = CtaQueries<Shape>;
+};
+
+/// What is loaded before anything else is known.
+template <class C, class Shape>
+struct StepInputs {
+  int64_t position[Shape::kQueries];
+  typename QueriesOf<C::shared_queries != 0, Shape>::Type queries;
+  float k_scale, v_scale;
+
+  __device__ __forceinline__ void load(const device::PrepareArgs& args,
+                                       const device::CtaRows& cta) {
+#pragma unroll
+    for (int i = 0; i < Shape::kQueries; ++i) {
+      position[i] = device::load_position(args, cta.request * Shape::kQueries + i);
+    }
+    queries.load(args, cta);
+    k_scale = __ldg(args.k_scale);
+    v_scale = __ldg(args.v_scale);
+  }
+};
+
+/// Regions of the CTA's shared memory.
+template <class C, class Shape>
+struct Regions {
+  using Area = device::MergeArea<Shape::kRows, C::warps>;
+  static_assert(sizeof(Area) == merge_bytes(Shape::kRows, C::warps));
+
+  static __device__ __forceinline__ Area& merge() {
+    return *reinterpret_cast<Area*>(device::dynamic_shared());
+  }
+  static __device__ __forceinline__ unsigned char* inbox() {
+    return device::dynamic_shared() + merge_bytes(Shape::kRows, C::warps);
+  }
+  static __device__ __forceinline__ unsigned char* q8() {
+    return inbox() + device::inbox_bytes(Shape::kRows, C::cluster);
+  }
+  static __device__ __forceinline__ unsigned char* own() {
+    return q8() + query_bytes(Shape::kRows);
+  }
+};
+
+/// The CTA's keys, up to where its warps have left their rows in the merge area.
+template <class C, class Shape>
+__device__ __forceinline__ void attend_keys(const Args& block, const Place& at,
+                                            StepInputs<C, Shape>& inputs) {
+  constexpr int kQueries = Shape::kQueries;
+  const int loadable = at.cache_seqlen - kQueries;
+  device::DirectWalk<Shape> walk(block.attention, at.cta.request, at.cta.first_head, at.keys,
+                                 loadable);
+  walk.look_up();
+  const OwnTokens<Shape> own(loadable, Regions<C, Shape>::own());
+  bool owned[kQueries];
+  device::OwnInputs<Shape::kHeads> own_inputs[kQueries] = {};
+#pragma unroll
+  for (int i = 0; i < kQueries; ++i) {
+    owned[i] = own.owns(at.keys, i);
+    if (!owned[i]) continue;
+    own_inputs[i] = device::load_own<Shape::kHeads>(block.prepare, at.cta.request * kQueries + i,
+                                                    at.cta.first_head);
+  }
+  inputs.queries.load_rotations(block.prepare, inputs.position, owned);
+  walk.load_old(loadable);
+
+  auto rows = device::empty_rows<Shape>();
+  const bool tap = block.prepare.q8 != nullptr && at.cta.split == 0;
+  inputs.queries.set(block.prepare, at.cta, tap, Regions<C, Shape>::q8(), rows);
+#pragma unroll
+  for (int i = 0; i < kQueries; ++i) {
+    if (!owned[i]) continue;
+    own.put(i, device::store_own<Shape::kHeads>(block.prepare, own_inputs[i], at.cta.first_head,
+                                                inputs.queries.rotation[i], inputs.k_scale,
+                                                inputs.v_scale));
+  }
+  auto& area = Regions<C, Shape>::merge();
+  walk.attend(rows, device::direct_keys(block.attention, at.cache_seqlen, at.keys), area, own);
+  area.leave(static_cast<int>(threadIdx.x) / 32, rows);
+  __syncthreads();
+}
+
+/// Starts to bring the request's row of the page table into L2 while its length is on its way:
+/// which entries it needs is not known yet, so long rows are left alone.
+__device__ __forceinline__ void prefetch_pages(const device::AttentionArgs& args) {
+  constexpr int kMostBytes = 64 << 10, kSector = 32;
+  const int bytes = args.max_pages * static_cast<int>(sizeof(int32_t));
+  const int at = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * kSector;
+  if (bytes > kMostBytes || at >= bytes) return;
+  device::prefetch_to_l2(device::pages_of(args, static_cast<int>(blockIdx.z)) +
+                         at / static_cast<int>(sizeof(int32_t)));
+}
+
+/// What the configuration leaves open for the shared code.
+template <class C>
+struct Choices : C {
+  static constexpr int tokens = 32 / C::heads_per_cta;  // 4 KB of a warp's on their way
+  static constexpr int pages_ahead = 1;
+};
+
+/// grid: splits, groups of kv heads, requests.
+template <class Configuration, int kQueries>
+__device__ __forceinline__ void step(const Args& block) {
+  using C = Choices<Configuration>;
+  using Shape = device::DirectShape<C, kQueries>;
+  using Epilogue = device::Epilogue<C>;
+  Epilogue::begin();
+  device::wait_for_predecessor();
+  device::allow_successor();
+  const device::AttentionArgs& args = block.attention;
+  Place at;
+  at.cache_seqlen = __ldg(args.cache_seqlens + blockIdx.z);
+  if constexpr (C::prefetch_pages != 0) prefetch_pages(args);
+  at.cta = device::cta_rows<C>(args, 0);
+  StepInputs<C, Shape> inputs;
+  inputs.load(block.prepare, at.cta);
+  // Half as many warps have registers to spare for the gates.
+  constexpr bool kGatesEarly = C::warps_per_sm <= 8;
+  typename Epilogue::Output output;
+  if constexpr (kGatesEarly) output = Epilogue::first_output(args, at.cta);
+
+  const device::KeyRange all = device::request_keys(args, at.cache_seqlen);
+  at.cta.splits = device::direct_splits<Shape>(all, C::splits);
+  if (!Epilogue::needed(at.cta)) {
+    Epilogue::leave();
+    return;
+  }
+  if (at.cta.has_keys()) {
+    at.keys = device::direct_split<Shape>(all, at.cta.splits, at.cta.split);
+    attend_keys<C, Shape>(block, at, inputs);
+  }
+  const auto merged = [](int row, int chunk) {
+    return Regions<C, Shape>::merge().merged(Shape::row_of(row), Shape::kRows, C::warps, chunk);
+  };
+  if constexpr (!kGatesEarly) output = Epilogue::first_output(args, at.cta);
+  Epilogue::finish(args, at.cta, Regions<C, Shape>::inbox(), merged, output);
+}
+
+/// CTAs on an SM by the registers that a thread may have.
+template <class C>
+constexpr int ctas_per_sm(int most_warps) {
+  const int warps = C::warps_per_sm < most_warps ? C::warps_per_sm : most_warps;
+  return warps < C::warps ? 1 : warps / C::warps;
+}
+
+// One kernel for each number of query tokens of a request.
+template <class C>
+__global__ void __launch_bounds__(C::warps * 32, ctas_per_sm<C>(16))
+    step_1_token(const __grid_constant__ Args block) {
+  step<C, 1>(block);
+}
+
+template <class C>
+__global__ void __launch_bounds__(C::warps * 32, ctas_per_sm<C>(8))
+    step_2_tokens(const __grid_constant__ Args block) {
+  if constexpr (C::warps <= kMostWarpsOf2Tokens) step<C, 2>(block);
+}
+
+#endif  // MUSE_DEVICE_CODE
+
+}  // namespace muse::fused_one_launch
