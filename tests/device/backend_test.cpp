@@ -110,6 +110,7 @@ TEST_F(Device, SaysWhatItIs) {
   EXPECT_GT(device.l2_bytes, 0);
   EXPECT_GE(device.smem_per_block_bytes, 48 << 10);
   EXPECT_EQ(backend_->device_instance().kind, "cuda");
+  EXPECT_NE(backend_->protocol().find("fill=normal"), std::string::npos) << "never zeros";
   EXPECT_TRUE(backend_->device_instance().uuid.starts_with("GPU-") ||
               backend_->device_instance().uuid.starts_with("MIG-"));
 }

@@ -1,19 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stands in for libnvidia-ml.so.1: one card, whose state comes from the environment.
-// MUSE_STUB_NVML_INIT: what nvmlInit_v2 returns. MUSE_STUB_NVML_REASONS: clock event reasons.
-// Built with MUSE_STUB_OLD it lacks what a library of long ago lacks.
+// MUSE_STUB_NVML_INIT: what nvmlInit_v2 returns. MUSE_STUB_NVML_REASONS: clock event reasons, with
+// which the clock is half as high; with MUSE_STUB_NVML_FROM and _UNTIL only in those of its
+// readings, counted from 0. MUSE_STUB_NVML_UUID: of the card. Built with MUSE_STUB_OLD it lacks
+// what a library of long ago lacks.
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
 namespace {
 
-constexpr const char* kUuid = "GPU-0a1b2c3d-0000-1111-2222-333344445555";
+constexpr const char* kDefaultUuid = "GPU-0a1b2c3d-0000-1111-2222-333344445555";
 constexpr int kNotFound = 6;
 int the_card;
 
 long number(const char* variable) {
   const char* text = std::getenv(variable);
   return text ? std::strtol(text, nullptr, 0) : 0;
+}
+
+const char* uuid() {
+  const char* text = std::getenv("MUSE_STUB_NVML_UUID");
+  return text ? text : kDefaultUuid;
+}
+
+/// Readings so far: each ends with the reasons.
+std::atomic<long> readings{0};
+
+long reasons() {
+  const bool all = std::getenv("MUSE_STUB_NVML_UNTIL") == nullptr;
+  const bool now =
+      readings >= number("MUSE_STUB_NVML_FROM") && readings < number("MUSE_STUB_NVML_UNTIL");
+  return all || now ? number("MUSE_STUB_NVML_REASONS") : 0;
 }
 
 int put(char* target, unsigned size, const char* text) {
@@ -39,14 +57,14 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned, void** device) {
   *device = &the_card;
   return 0;
 }
-int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
-  if (std::strcmp(uuid, kUuid) != 0) return kNotFound;
+int nvmlDeviceGetHandleByUUID(const char* wanted, void** device) {
+  if (std::strcmp(wanted, uuid()) != 0) return kNotFound;
   *device = &the_card;
   return 0;
 }
-int nvmlDeviceGetUUID(void*, char* target, unsigned size) { return put(target, size, kUuid); }
+int nvmlDeviceGetUUID(void*, char* target, unsigned size) { return put(target, size, uuid()); }
 int nvmlDeviceGetClockInfo(void*, int type, unsigned* mhz) {
-  *mhz = type == 2 ? 3201 : number("MUSE_STUB_NVML_REASONS") == 0 ? 1980 : 990;
+  *mhz = type == 2 ? 3201 : reasons() == 0 ? 1980 : 990;
   return 0;
 }
 int nvmlDeviceGetMaxClockInfo(void*, int type, unsigned* mhz) {
@@ -59,7 +77,8 @@ int nvmlDeviceGetPowerUsage(void*, unsigned* milliwatt) {
 }
 #if !defined(MUSE_STUB_OLD)
 int nvmlDeviceGetCurrentClocksEventReasons(void*, unsigned long long* bits) {
-  *bits = static_cast<unsigned long long>(number("MUSE_STUB_NVML_REASONS"));
+  *bits = static_cast<unsigned long long>(reasons());
+  ++readings;
   return 0;
 }
 #endif
