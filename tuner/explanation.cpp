@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <set>
@@ -219,6 +220,7 @@ class Explainer {
   }
 
   void tell_race(const RunTrial& t, ExplainedTrial& e) const {
+    const bool degraded = parse_outcome(t.trial.state) == Outcome::kDegraded;
     size_t entrant = 0;
     const StoredRace* race = race_of(t.trial.id, entrant);
     if (race == nullptr) {
@@ -226,6 +228,7 @@ class Explainer {
       e.why = "measured in a race that this version's rules do not replay";
       e.median_ns = t.median_ns;
       tell_selection(t, e, nullptr);
+      if (degraded) e.why += "; degraded";
       return;
     }
     const Standing& standing = standings_.at(race->row.id)[entrant];
@@ -251,6 +254,20 @@ class Explainer {
       e.why = fmt::format("behind the leader{} by {}", where, range_text(standing.behind));
     }
     tell_selection(t, e, race);
+    if (degraded) e.why += degraded_text(race->row.id);
+  }
+
+  /// What did not hold still while the race ran.
+  std::string degraded_text(db::Id race) const {
+    int rejected = 0;
+    std::string last;
+    for (const db::RoundRow& round : store_.rounds(race)) {
+      if (round.number < 0 || round.rejected.empty()) continue;
+      ++rejected;
+      last = first_line(round.rejected);
+    }
+    if (rejected == 0) return "; degraded";
+    return fmt::format("; degraded: rounds rejected: {}, the last for: {}", rejected, last);
   }
 
   /// What the selection says outweighs the race's own standings.
@@ -274,12 +291,26 @@ class Explainer {
       e.fate = Fate::kTied;
       e.why = row.rule == "base_kept"
                   ? with("its gain over the base is not sure, or below the margin", behind)
-                  : with("tied with the winner", behind);
+                  : with("tied with the winner, " + preferred_text(row.rule), behind);
     } else if (decides && e.fate == Fate::kSlower) {
       e.why = e.behind_ns ? "in the final, slower than the leader by " +
                                 range_text(*e.behind_ns, leader_ns_)
                           : "in the final, slower than the leader";
     }
+  }
+
+  // Why the winner comes before those it is tied with.
+  static std::string preferred_text(const std::string& rule) {
+    if (rule == "fastest") return "which alone gains the switch margin over the base for sure";
+    if (rule == "tie_base") return "which is the base";
+    if (rule == "tie_workspace") return "which needs the least workspace";
+    if (rule == "tie_p90") {
+      return "which has the least 90th percentile of those that need the least workspace";
+    }
+    if (rule == "tie_name") {
+      return "which is the first by name of those of like workspace and 90th percentile";
+    }
+    return "which comes first by rule " + rule;
   }
 
   std::string chosen_text(const db::SelectionRow& row) const {
@@ -338,6 +369,33 @@ class Explainer {
   db::Id deciding_ = 0;
 };
 
+/// Trials by problem, regime, span and hand-off.
+using Groups = std::map<std::tuple<std::string, std::string, std::string, std::string>,
+                        std::vector<const RunTrial*>>;
+
+// A combine that is unsupported whatever feeds it has no hand-off: it belongs to each group of its
+// kind, and is one of its own only where there is no other.
+void join_skipped(Groups& groups) {
+  const auto all_skipped = [](const std::vector<const RunTrial*>& trials) {
+    return std::all_of(trials.begin(), trials.end(), [](const RunTrial* t) {
+      return parse_outcome(t->trial.state) == Outcome::kUnsupported;
+    });
+  };
+  for (auto at = groups.begin(); at != groups.end();) {
+    const auto& [problem, regime, span, handoff] = at->first;
+    const bool alone = span.starts_with(muse::name(Stage::kCombine)) && all_skipped(at->second);
+    bool joined = false;
+    for (auto other = groups.begin(); alone && other != groups.end(); ++other) {
+      if (all_skipped(other->second)) continue;
+      const auto& [its_problem, its_regime, its_span, its_handoff] = other->first;
+      if (std::tie(its_problem, its_regime, its_span) != std::tie(problem, regime, span)) continue;
+      other->second.insert(other->second.end(), at->second.begin(), at->second.end());
+      joined = true;
+    }
+    at = joined ? groups.erase(at) : std::next(at);
+  }
+}
+
 }  // namespace
 
 std::string_view name(Fate fate) {
@@ -386,14 +444,13 @@ std::vector<ExplainedGroup> explain(
     const db::Store& store, const db::RunRow& run,
     const std::function<bool(const std::string& problem, const std::string& span)>& wanted) {
   const std::vector<RunTrial> trials = store.run_trials(run.id);
-  std::map<std::tuple<std::string, std::string, std::string, std::string>,
-           std::vector<const RunTrial*>>
-      groups;
+  Groups groups;
   for (const RunTrial& t : trials) {
     if (!wanted(t.problem.key, t.candidate.span)) continue;
     groups[{t.problem.key, t.trial.key.regime, t.candidate.span, t.trial.key.handoff_in}].push_back(
         &t);
   }
+  join_skipped(groups);
   const std::vector<db::SelectionRow> rows = store.selections(run.id);
   const StoredSelections selections(store, run);
   const auto sums = stage_sums(store, run.id);

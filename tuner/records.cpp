@@ -48,7 +48,8 @@ std::string process_start(int64_t pid) {
   return field;
 }
 
-// Which rows a resumed run may take over: the process that wrote them is gone.
+}  // namespace
+
 bool owner_is_gone(const db::RunRow& run) {
   const json environment = json::parse(run.environment, nullptr, false);
   if (!environment.is_object()) return false;
@@ -56,6 +57,8 @@ bool owner_is_gone(const db::RunRow& run) {
   if (pid <= 0) return false;
   return process_start(pid) != environment.value("pid_start", std::string("?"));
 }
+
+namespace {
 
 json environment() { return {{"pid", getpid()}, {"pid_start", process_start(getpid())}}; }
 

@@ -55,6 +55,9 @@ struct RunIdentity {
   std::string base;  ///< chain key
 };
 
+/// Whether the process that wrote the run has ended, however it did.
+bool owner_is_gone(const db::RunRow& run);
+
 class Records {
  public:
   /// Starts a run, or goes on with the last one of the same config, seed, device and code if that

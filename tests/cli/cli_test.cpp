@@ -112,6 +112,10 @@ TEST_F(Cli, PlanWritesNothingAndIsTheDocumentedJson) {
   const json plan = json::parse(tune({"plan", "tiny.yaml", "--target", "host", "--json"}).out);
   EXPECT_EQ(plan["schema"], "muse.plan");
   for (const json& item : plan["items"]) EXPECT_EQ(item["action"], "measure") << item;
+  // A database that is yet to be made knows nothing.
+  const json against_nothing =
+      json::parse(tune({"plan", "tiny.yaml", "--target", "host", "--json", "--db", "new.db"}).out);
+  EXPECT_EQ(against_nothing["items"], plan["items"]);
   EXPECT_EQ(files(), before);
 }
 
@@ -232,7 +236,7 @@ TEST_F(Cli, RefusesBadDatabasesAndLeavesThemAlone) {
     expect_refused({command, "--db", "missing.db"}, 3, "missing.db");
     expect_refused({command, "--db", "folder.db"}, 3, "folder");
   }
-  expect_refused({"plan", "tiny.yaml", "--target", "host", "--db", "missing.db"}, 3, "missing.db");
+  expect_refused({"plan", "tiny.yaml", "--target", "host", "--db", "folder.db"}, 3, "folder");
   expect_refused({"sweep", "tiny.yaml", "--target", "host", "--db", "folder.db"}, 3, "folder");
   expect_refused({"sweep", "tiny.yaml", "--target", "host", "--db", "no/such/a.db"}, 3, "no/such");
 }

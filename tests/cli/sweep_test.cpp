@@ -262,6 +262,9 @@ TEST_F(Sweep, EndsInOrderOnASignalAndGoesOn) {
     const CommandResult stopped = running.wait();
     EXPECT_EQ(stopped.exit_code, code) << stopped.err;
     EXPECT_EQ(open(database).last_run()->status, "interrupted");
+    const CommandResult status =
+        fakes::run_command({MUSE_TUNE, "status", "--db", database, "--json"}, options());
+    EXPECT_FALSE(json::parse(status.out)["states"].contains("running")) << status.out;
     const CommandResult rest = sweep("long.yaml", database);
     EXPECT_EQ(rest.exit_code, 0) << rest.err;
     EXPECT_TRUE(json::parse(rest.out)["resumed"]);

@@ -284,7 +284,8 @@ TEST_F(Explained, GivesEachTrialItsFateTheBestFirst) {
   EXPECT_NE(group.trials[0].why.find("over the base"), std::string::npos) << group.trials[0].why;
   EXPECT_EQ(group.trials[1].fate, Fate::kTied);
   EXPECT_EQ(group.trials[1].candidate, keys_[1]);
-  EXPECT_TRUE(group.trials[1].why.starts_with("tied with the winner")) << group.trials[1].why;
+  EXPECT_TRUE(group.trials[1].why.starts_with("tied with the winner, which "))
+      << group.trials[1].why;
   const ExplainedTrial& slower = trial(group, keys_[2]);
   EXPECT_EQ(slower.fate, Fate::kSlower);
   ASSERT_TRUE(slower.behind_ns);
@@ -308,6 +309,23 @@ TEST_F(Explained, SaysInWhichRoundAndByWhichIntervalOneWasDropped) {
   EXPECT_NE(last.why.find("behind the leader after"), std::string::npos) << last.why;
   ASSERT_TRUE(last.behind_ns);
   EXPECT_NEAR(last.behind_ns->low, 4000, 100);
+}
+
+TEST_F(Explained, ShowsAnUnsupportedCombineBesideTheOthersOfItsKind) {
+  const db::TrialRow unsupported = add_trial("combine/scalar", "unsupported", "no");
+  EXPECT_EQ(explained().size(), 1U) << "alone where there is nothing else";
+  for (const std::string handoff : {"partials of 2", "partials of 4"}) {
+    db::TrialKey key = unsupported.key;
+    key.handoff_in = handoff;
+    store_.set_trial(store_.trial(key, run_, false).id, "incorrect", "", 0, "2025-01-01T00:30:00Z");
+  }
+  const std::vector<ExplainedGroup> groups = explained();
+  ASSERT_EQ(groups.size(), 2U);
+  for (const ExplainedGroup& group : groups) {
+    EXPECT_FALSE(group.handoff.empty());
+    ASSERT_EQ(group.trials.size(), 2U);
+    EXPECT_EQ(group.trials[1].fate, Fate::kSkipped);
+  }
 }
 
 TEST_F(Explained, NamesWhoWasNeverTimedAndWhy) {

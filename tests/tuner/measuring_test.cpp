@@ -10,6 +10,7 @@
 #include "profiler/sampler.h"
 #include "tests/tuner/mocked_sweep.h"
 #include "tuner/agreement.h"
+#include "tuner/explanation.h"
 
 namespace muse::tuner {
 namespace {
@@ -129,6 +130,14 @@ TEST_F(Measuring, ACardThatStaysThrottledGivesDegradedResultsAndNeverNone) {
   for (const auto& one : store.run_trials(swept.run)) {
     EXPECT_EQ(one.trial.state, "degraded") << one.candidate.key;
     EXPECT_TRUE(one.median_ns) << one.candidate.key;
+  }
+  for (const ExplainedGroup& group :
+       explain(store, *store.last_run(), [](const auto&...) { return true; })) {
+    for (const ExplainedTrial& one : group.trials) {
+      if (one.trial == 0) continue;  // a pipeline that was not measured
+      EXPECT_NE(one.why.find("; degraded: rounds rejected: "), std::string::npos) << one.why;
+      EXPECT_NE(one.why.find("HW slowdown"), std::string::npos) << one.why;
+    }
   }
 }
 

@@ -103,17 +103,17 @@ Command plan_command() {
             };
             auto options = std::make_shared<Options>();
             options->add_to(app);
-            const CLI::Option* database = add_database(app, options->database);
+            add_database(app, options->database);
             add_json(app, options->json);
-            return [options, database] {
+            return [options] {
               const Spec spec = load_config(options->config);
               const TargetAtHand target = resolve_target(options->target);
               const Hello hello =
                   local_hello(worker_options(target, toolchain_for(target, options->cache)),
                               resolve_timer(spec, "", target.name));
               std::optional<db::Store> store;
-              // Nothing swept yet is no fault; a file that was named must be there.
-              if (database->count() > 0 || std::filesystem::exists(options->database)) {
+              // Nothing swept yet is no fault, and makes no file.
+              if (std::filesystem::exists(options->database)) {
                 store = open_for_reading(options->database);
               }
               const Known known = [&](const Candidate& candidate, const Shape& shape,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "tuner/commands/command.h"
+#include "tuner/records.h"
 
 namespace muse::tuner {
 namespace {
@@ -32,9 +33,10 @@ ExitCode run(const Options& options) {
   std::map<std::string, int> states;
   nlohmann::json failures = nlohmann::json::array();
   std::vector<std::vector<std::string>> failure_rows{{"state", "candidate", "problem", "reason"}};
+  const bool under_way = chosen.status == "running" && !owner_is_gone(chosen);
   for (const db::Store::RunTrial& t : store.run_trials(chosen.id)) {
-    ++states[t.trial.state];
     const std::optional<Outcome> outcome = parse_outcome(t.trial.state);
+    ++states[outcome == Outcome::kRunning && !under_way ? "unfinished" : t.trial.state];
     if (!outcome || is_measured(*outcome) || !is_final(*outcome) ||
         *outcome == Outcome::kUnsupported) {
       continue;  // no failure: the plan says why it is not tried
