@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Other data into the memory that was timed, one run, and the end-to-end gate.
+// Other data into the memory that was timed, two runs, and the end-to-end gate.
 #include "tuner/revalidate.h"
 
 #include <algorithm>
@@ -80,12 +80,18 @@ ValidationReport revalidate(Backend& backend, Arena& arena, const Shape& shape, 
   const Inputs& inputs = data.inputs;
   data.prepared = reference::prepare(shape.problem, inputs.view());
   upload_inputs(arena, inputs);
-  poison_results(arena);
-  for (const char* cache : {"k_cache", "v_cache"}) {
-    put_step_rows(backend, arena, cache, inputs, nullptr);
-  }
-  run();
-  const std::vector<uint8_t> bytes = arena.download("out");
+  const auto run_from = [&](const auto& prepare_results) {
+    for (const char* cache : {"k_cache", "v_cache"}) {
+      put_step_rows(backend, arena, cache, inputs, nullptr);
+    }
+    prepare_results();
+    run();
+    return arena.download("out");
+  };
+  // Over the results of the timed data, for whoever computes only what is not there; then over
+  // poison, for whoever does not write all of it.
+  const std::vector<uint8_t> over_results = run_from([] {});
+  const std::vector<uint8_t> over_poison = run_from([&] { poison_results(arena); });
   const TargetCopy k8(backend, data.prepared.k8), v8(backend, data.prepared.v8);
   put_step_rows(backend, arena, "k_cache", inputs, k8.address());
   put_step_rows(backend, arena, "v_cache", inputs, v8.address());
@@ -93,11 +99,15 @@ ValidationReport revalidate(Backend& backend, Arena& arena, const Shape& shape, 
   const Buffers in = arena.buffers(Handoff{.kind = HandoffKind::kO}, false);
   const AttentionTruth exact = truth(backend, data, in);
   const std::vector<double> expected = gated(shape.problem, inputs.view(), exact);
-  std::vector<uint16_t> out(bytes.size() / sizeof(uint16_t));
-  std::memcpy(out.data(), bytes.data(), bytes.size());
-  const auto got =
-      of_pairs(shape.problem, exact.pairs, [&](size_t i) { return bf16_to_f32(out[i]); });
-  Judgement verdict = judge_end_to_end("out", expected, got);
+  const auto judge = [&](const std::vector<uint8_t>& bytes) {
+    std::vector<uint16_t> out(bytes.size() / sizeof(uint16_t));
+    std::memcpy(out.data(), bytes.data(), bytes.size());
+    return judge_end_to_end("out", expected, of_pairs(shape.problem, exact.pairs, [&](size_t i) {
+                              return bf16_to_f32(out[i]);
+                            }));
+  };
+  Judgement verdict = judge(over_results);
+  if (!verdict.failure) verdict = judge(over_poison);
   ValidationReport report;
   GateResult result{.gate = Gate::kEndToEnd,
                     .fill = Fill::kNormal,

@@ -18,9 +18,10 @@ inline constexpr const char* kOtherDataSeed = "other_data_seed";
 /// and the pool is as large. Only requests longer than q_len become shorter.
 Shape with_other_lengths(const Shape& shape, uint64_t seed);
 
-/// Puts inputs of with_other_lengths(shape, seed) into the arena of `shape`, poisons hand-offs,
-/// results and the rows that the step is to write, calls `run` (the whole step, to its end) and
-/// judges `out` by the end-to-end gate. The arena's data are not those of `shape` afterwards.
+/// Puts inputs of with_other_lengths(shape, seed) into the arena of `shape` and poison into the rows
+/// that the step is to write, calls `run` (the whole step, to its end), once more after hand-offs and
+/// results are poisoned too, and judges both `out` by the end-to-end gate. The arena's data are not
+/// those of `shape` afterwards.
 /// Throws what `run` throws.
 ValidationReport revalidate(Backend& backend, Arena& arena, const Shape& shape, uint64_t seed,
                             const std::function<void()>& run);
