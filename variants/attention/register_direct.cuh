@@ -81,6 +81,10 @@ constexpr int ctas_per_sm(int most_warps) {
   return warps < C::warps ? 1 : warps / C::warps;
 }
 
+/// Warps on an SM whose registers hold the rows of two tokens without spilling.
+template <class C>
+inline constexpr int kWarpsOf2Tokens = C::heads_per_cta == 1 ? 16 : 8;
+
 // One kernel for each number of query tokens of a request.
 template <class C>
 __global__ void __launch_bounds__(C::warps * 32, ctas_per_sm<C>(16))
@@ -89,7 +93,7 @@ __global__ void __launch_bounds__(C::warps * 32, ctas_per_sm<C>(16))
 }
 
 template <class C>
-__global__ void __launch_bounds__(C::warps * 32, ctas_per_sm<C>(12))
+__global__ void __launch_bounds__(C::warps * 32, ctas_per_sm<C>(kWarpsOf2Tokens<C>))
     attend_2_tokens(const __grid_constant__ Args block) {
   if constexpr (C::warps <= kMostWarpsOf2Tokens) attend<C, 2>(block.attention);
 }

@@ -81,7 +81,7 @@ class DirectLoader {
            lane() % 4 * 16),
         v_(args.v_cache + first_head * kHeadDim + lane() / 4 * 8),
         page_shift_(args.page_shift),
-        last_(end - 1) {}
+        end_(end) {}
 
   /// The page of this lane's key of the unit that starts at `begin`.
   __device__ __forceinline__ int page(int begin) const {
@@ -92,42 +92,72 @@ class DirectLoader {
     return (static_cast<uint32_t>(page) << page_shift_) + (key(begin) & ((1 << page_shift_) - 1));
   }
 
-  /// `row`: of all lanes' keys. The whole warp calls these. `last`: tokens after it are not loaded,
-  /// it takes their place.
-  __device__ __forceinline__ Words4 keys(uint32_t row, int tile,
-                                         int last = Shape::kTokens - 1) const {
-    const int token = tile * Shape::kTileTokens + key_token<Shape>();
-    const uint32_t of = __shfl_sync(kWholeWarp, row, smaller(token, last));
-    return load_constant_words4<Shape::kHint>(k_ + static_cast<uint64_t>(of) * kDirectRowBytes);
+  __device__ __forceinline__ int end() const { return end_; }
+
+  /// `row`: of all lanes' keys. The whole warp calls these.
+  __device__ __forceinline__ Words4 keys(uint32_t row, int tile) const {
+    return load_keys(shuffled(row, key_at(tile)));
   }
-  __device__ __forceinline__ void values(uint32_t row, int tile, Words2 (&v)[2],
-                                         int last = Shape::kTokens - 1) const {
+  __device__ __forceinline__ void values(uint32_t row, int tile, Words2 (&v)[2]) const {
 #pragma unroll
     for (int column = 0; column < 2; ++column) {
-      const int token = tile * Shape::kTileTokens + value_token<Shape>(column);
-      const uint32_t of = __shfl_sync(kWholeWarp, row, smaller(token, last));
-      const int head = Shape::kHeads == 2 ? column * kHeadDim : 0;
-      v[column] = load_constant_words2<Shape::kHint>(
-          v_ + static_cast<uint64_t>(of) * kDirectRowBytes + head);
+      v[column] = load_values(shuffled(row, value_at(tile, column)), column);
     }
   }
+  /// The first `count` tokens; the last one of them takes the place of others.
   __device__ __forceinline__ void unit(uint32_t row, DirectUnit<Shape>& unit,
-                                       int last = Shape::kTokens - 1) const {
+                                       int count = Shape::kTokens) const {
 #pragma unroll
-    for (int tile = 0; tile < Shape::kTiles; ++tile) unit.k[tile] = keys(row, tile, last);
+    for (int tile = 0; tile < Shape::kTiles; ++tile) {
+      unit.k[tile] = load_keys(shuffled(row, smaller(key_at(tile), count - 1)));
+    }
 #pragma unroll
-    for (int tile = 0; tile < Shape::kTiles; ++tile) values(row, tile, unit.v[tile], last);
+    for (int i = 0; i < 2 * Shape::kTiles; ++i) {
+      unit.v[i / 2][i % 2] =
+          load_values(shuffled(row, smaller(value_at(i / 2, i % 2), count - 1)), i % 2);
+    }
+  }
+  /// All but the first `count` tokens.
+  __device__ __forceinline__ void rest_of_unit(uint32_t row, DirectUnit<Shape>& unit,
+                                               int count) const {
+#pragma unroll
+    for (int tile = 0; tile < Shape::kTiles; ++tile) {
+      const uint32_t of = shuffled(row, key_at(tile));
+      if (key_at(tile) >= count) unit.k[tile] = load_keys(of);
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * Shape::kTiles; ++i) {
+      const uint32_t of = shuffled(row, value_at(i / 2, i % 2));
+      if (value_at(i / 2, i % 2) >= count) unit.v[i / 2][i % 2] = load_values(of, i % 2);
+    }
   }
 
  private:
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
   __device__ __forceinline__ int key(int begin) const {
-    return smaller(begin + lane() % Shape::kTokens, last_);
+    return smaller(begin + lane() % Shape::kTokens + 1, end_) - 1;
+  }
+  /// Tokens of the unit.
+  static __device__ __forceinline__ int key_at(int tile) {
+    return tile * Shape::kTileTokens + key_token<Shape>();
+  }
+  static __device__ __forceinline__ int value_at(int tile, int column) {
+    return tile * Shape::kTileTokens + value_token<Shape>(column);
+  }
+  static __device__ __forceinline__ uint32_t shuffled(uint32_t row, int token) {
+    return __shfl_sync(kWholeWarp, row, token);
+  }
+  __device__ __forceinline__ Words4 load_keys(uint32_t row) const {
+    return load_constant_words4<Shape::kHint>(k_ + static_cast<uint64_t>(row) * kDirectRowBytes);
+  }
+  __device__ __forceinline__ Words2 load_values(uint32_t row, int column) const {
+    return load_constant_words2<Shape::kHint>(v_ + static_cast<uint64_t>(row) * kDirectRowBytes +
+                                              (Shape::kHeads == 2 ? column * kHeadDim : 0));
   }
 
   const int32_t* pages_;
   const uint8_t *k_, *v_;
-  int page_shift_, last_;
+  int page_shift_, end_;
 };
 
 /// This lane's scores of a unit that are real, then P in their place: of a row group, one for each
@@ -385,28 +415,15 @@ __device__ __forceinline__ KeyRange direct_split(KeyRange keys, int count, int s
   return {begin, smaller(begin + (each + (split < more ? 1 : 0)) * Shape::kTokens, keys.end)};
 }
 
-/// The units of one warp: every kWarps-th of the CTA's.
-template <class Shape>
-struct WarpUnits {
-  int begin, count;  // first key of the first one
-
-  /// keys: the CTA's.
-  static __device__ __forceinline__ WarpUnits of(KeyRange keys, int warp) {
-    const int units = ceil_div(keys.end - keys.begin, Shape::kTokens);
-    return {keys.begin + warp * Shape::kTokens, ceil_div(units - warp, Shape::kWarps)};
-  }
-  __device__ __forceinline__ int last() const { return begin + (count - 1) * Shape::kStride; }
-};
-
 /// For attend(): nothing in a unit but what was loaded.
 struct AsLoaded {
   template <class Unit>
   __device__ __forceinline__ void operator()(Unit&, int) const {}
 };
 
-/// A warp's walk over its units. start(), or look_up() and load_old() with other work in between,
-/// may come before the launch before has ended; then load_new() for the keys whose rows that launch
-/// wrote; then attend().
+/// A warp's walk over its units: every kWarps-th of the CTA's. start(), or look_up() and load_old()
+/// with other work in between, may come before the launch before has ended; then load_new() for the
+/// keys whose rows that launch wrote; then attend().
 template <class Shape>
 class DirectWalk {
  public:
@@ -417,26 +434,26 @@ class DirectWalk {
   /// where the caller has them; then attend() is given what puts them into their unit).
   __device__ __forceinline__ DirectWalk(const AttentionArgs& args, int request, int first_head,
                                         KeyRange keys, int loadable)
-      : units_(WarpUnits<Shape>::of(keys, static_cast<int>(threadIdx.x) / 32)),
-        loader_(args, request, first_head, loadable),
-        loadable_(loadable) {}
+      : loader_(args, request, first_head, loadable),
+        first_(keys.begin + static_cast<int>(threadIdx.x) / 32 * Shape::kTokens),
+        end_(keys.end) {}
 
   /// Starts to look up the pages of the first unit and of those to come.
   __device__ __forceinline__ void look_up() {
-    if (units_.count <= 0 || units_.begin >= loadable_) return;
-    first_page_ = loader_.page(units_.begin);
+    if (!loads(first_)) return;
+    first_page_ = loader_.page(first_);
 #pragma unroll
     for (int i = 0; i < Shape::kPagesAhead; ++i) {
-      pages_[i] = loader_.page(units_.begin + (i + 1) * Shape::kStride);
+      pages_[i] = loader_.page(first_ + (i + 1) * Shape::kStride);
     }
   }
 
   /// Starts to load the first unit's keys before `end`, once their pages are there.
   __device__ __forceinline__ void load_old(int end) {
     unit_ = {};
-    if (units_.count <= 0 || units_.begin >= loadable_) return;
-    row_ = loader_.row(first_page_, units_.begin);
-    if (units_.begin < end) loader_.unit(row_, unit_, end - 1 - units_.begin);
+    if (!loads(first_)) return;
+    row_ = loader_.row(first_page_, first_);
+    if (first_ < end) loader_.unit(row_, unit_, smaller(end - first_, Shape::kTokens));
   }
 
   __device__ __forceinline__ void start(int end) {
@@ -444,22 +461,10 @@ class DirectWalk {
     load_old(end);
   }
 
-  /// Loads the first unit's keys from `begin` on, which start() left out.
+  /// Loads the first unit's keys from `begin` on, which load_old() left out.
   __device__ __forceinline__ void load_new(int begin) {
-    const int old = begin - units_.begin;  // tokens of the unit that are there
-    if (units_.count <= 0 || old >= Shape::kTokens || begin >= loadable_) return;
-    Unit fresh;
-    loader_.unit(row_, fresh);
-#pragma unroll
-    for (int tile = 0; tile < Shape::kTiles; ++tile) {
-      if (tile * Shape::kTileTokens + key_token<Shape>() >= old) unit_.k[tile] = fresh.k[tile];
-#pragma unroll
-      for (int column = 0; column < 2; ++column) {
-        if (tile * Shape::kTileTokens + value_token<Shape>(column) >= old) {
-          unit_.v[tile][column] = fresh.v[tile][column];
-        }
-      }
-    }
+    const int old = begin - first_;  // tokens of the unit that are there
+    if (loads(first_) && old < Shape::kTokens) loader_.rest_of_unit(row_, unit_, old);
   }
 
   /// Adds all units to the rows. Queries of two tokens are parked in the warp's part of `area`.
@@ -469,12 +474,11 @@ class DirectWalk {
   __device__ __forceinline__ void attend(Rows& rows, const DirectKeys& keys,
                                          MergeArea<Shape::kRows, Shape::kWarps>& area,
                                          const Complete& complete = {}) {
-    if (units_.count <= 0) return;
+    if (first_ >= end_) return;
     const DirectQueries<Shape> queries(rows, area);
-    const int last = units_.last();
-    int begin = units_.begin;
+    int begin = first_;
 #pragma unroll 1
-    while (begin != last) {
+    while (!is_last(begin)) {
       const int next = begin + Shape::kStride;
       const uint32_t row = loader_.row(pages_[0], next);
 #pragma unroll
@@ -487,14 +491,22 @@ class DirectWalk {
                         [&](int tile) { loader_.values(row, tile, unit_.v[tile]); });
       begin = next;
     }
-    complete(unit_, last);
+    complete(unit_, begin);
     DirectScores<Shape> scores = multiply_unit<Shape>(rows, queries, unit_, [](int) {});
-    weigh_unit<Shape, true>(rows, scores, keys, last);
+    weigh_unit<Shape, true>(rows, scores, keys, begin);
     add_values<Shape>(rows, scores, unit_, [](int) {});
     if (__any_sync(kWholeWarp, holds_nan(rows))) attend_again(rows, keys, queries, complete);
   }
 
  private:
+  /// Of the unit at `begin`: whether it has keys to load, and whether no other comes after it.
+  __device__ __forceinline__ bool loads(int begin) const {
+    return begin < end_ && begin < loader_.end();
+  }
+  __device__ __forceinline__ bool is_last(int begin) const {
+    return begin + Shape::kStride >= end_;
+  }
+
   static __device__ __forceinline__ bool holds_nan(const Rows& rows) {
     bool nan = false;
 #pragma unroll
@@ -523,21 +535,19 @@ class DirectWalk {
 #pragma unroll
       for (int column = 0; column < kColumns; ++column) rows.o[m][column] = {};
     }
-    const int last = units_.last();
 #pragma unroll 1
-    for (int begin = units_.begin; begin <= last; begin += Shape::kStride) {
+    for (int begin = first_; begin < end_; begin += Shape::kStride) {
       unit_ = {};
-      if (begin < loadable_) loader_.unit(loader_.row(loader_.page(begin), begin), unit_);
-      if (begin == last) complete(unit_, last);
+      if (loads(begin)) loader_.unit(loader_.row(loader_.page(begin), begin), unit_);
+      if (is_last(begin)) complete(unit_, begin);
       DirectScores<Shape> scores = multiply_unit<Shape>(rows, queries, unit_, [](int) {});
       weigh_unit<Shape, true>(rows, scores, keys, begin);
       add_values_with_nan<Shape>(rows, scores, unit_, keys, begin);
     }
   }
 
-  WarpUnits<Shape> units_;
   DirectLoader<Shape> loader_;
-  int loadable_;
+  int first_, end_;  // first key of the warp's first unit, end of the CTA's keys
   uint32_t row_ = 0;
   int first_page_ = 0;
   int pages_[Shape::kPagesAhead] = {};
