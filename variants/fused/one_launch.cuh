@@ -379,7 +379,7 @@ __device__ __forceinline__ void step(const Args& block) {
 
 /// CTAs on an SM by the registers that a thread may have.
 template <class C>
-constexpr int ctas_per_sm(int most_warps) {
+MUSE_HOST_DEVICE constexpr int ctas_per_sm(int most_warps) {
   const int warps = C::warps_per_sm < most_warps ? C::warps_per_sm : most_warps;
   return warps < C::warps ? 1 : warps / C::warps;
 }
