@@ -68,7 +68,6 @@ std::vector<Tunable> tunables() {
   std::vector<Tunable> all = {
       {.name = "tokens", .values = {16, 32}, .default_value = 16},
       {.name = "warps", .values = {2, 4, 8, 16}, .default_value = 8},
-      {.name = "warps_per_sm", .values = {8, 16}, .default_value = 16},
       {.name = "heads_per_cta", .values = {1, 2}, .default_value = 2},
       {.name = "splits", .values = {1, 4, 8, 16, 32, 64}, .default_value = 16},
       {.name = "load_hint", .values = {0, 1}, .default_value = 0},
@@ -82,11 +81,23 @@ std::vector<Tunable> tunables() {
 
 std::vector<Constraint> constraints() {
   std::vector<Constraint> all = {
-      {.expr = "warps <= warps_per_sm", .reason = "a CTA fits an SM"},
-      {.expr = "tokens * heads_per_cta <= 32 || warps_per_sm <= 8",
-       .reason = "a warp has 8 KB on their way in 64 registers a lane, which 16 warps do not have"},
-      {.expr = "partial_bf16 == 0 || splits >= 16",
-       .reason = "few partials are few bytes, whatever their type"}};
+      {.expr = "warps <= 8 || tokens * heads_per_cta <= 32",
+       .reason = "a warp with 8 KB on their way in 64 registers a lane: 8 of them fill an SM"},
+      {.expr = "heads_per_cta == 2 || tokens == 32",
+       .reason = "64-byte rows: as many bytes on their way as 16 whole rows have"},
+      {.expr = "(load_hint == 0 && pages_ahead == 1) || (tokens * heads_per_cta == 32 && "
+               "heads_per_cta == 2)",
+       .reason = "details of the loop are told apart where it runs best"},
+      {.expr = "partial_bf16 == 0 || (splits >= 32 && cluster == 1 && heads_per_cta == 2)",
+       .reason = "few partials are few bytes, whatever their type"},
+      {.expr = "(cluster == 1 && ticket == 0) || (warps >= 4 && tokens * heads_per_cta == 32 && "
+               "heads_per_cta == 2)",
+       .reason = "merges within the launch pay where a CTA has work to merge"},
+      {.expr = "(cluster == 1 && ticket == 0 && partial_bf16 == 0) || (load_hint == 0 && "
+               "pages_ahead == 1)",
+       .reason = "details of the loop are told apart without those of the merge"},
+      {.expr = "cluster == 1 || ticket == 0 || splits >= 64",
+       .reason = "a cluster and a ticket too: where a cluster alone cannot take all splits"}};
   for (Constraint& constraint : device::epilogue_constraints()) {
     all.push_back(std::move(constraint));
   }

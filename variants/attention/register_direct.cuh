@@ -19,7 +19,7 @@ MUSE_HOST_DEVICE constexpr int merge_bytes(int rows, int warps) {
 }
 
 /// With more the registers of a warp do not hold the rows of two tokens: refused.
-inline constexpr int kMostWarpsOf2Tokens = 12;
+inline constexpr int kMostWarpsOf2Tokens = 8;
 
 #if defined(MUSE_DEVICE_CODE)
 
@@ -74,26 +74,23 @@ __device__ __forceinline__ void attend(const device::AttentionArgs& args) {
   });
 }
 
-/// CTAs on an SM by the registers that a thread may have.
+/// CTAs on an SM: warps whose registers hold their share of rows and a unit on its way.
 template <class C>
-constexpr int ctas_per_sm(int most_warps) {
-  const int warps = C::warps_per_sm < most_warps ? C::warps_per_sm : most_warps;
+MUSE_HOST_DEVICE constexpr int ctas_per_sm(int queries) {
+  const int rows = C::heads_per_cta * queries, bytes = C::heads_per_cta * C::tokens;
+  const int warps = rows <= 2 && bytes <= 32 ? 16 : 8;
   return warps < C::warps ? 1 : warps / C::warps;
 }
 
-/// Warps on an SM whose registers hold the rows of two tokens without spilling.
-template <class C>
-inline constexpr int kWarpsOf2Tokens = C::heads_per_cta == 1 ? 16 : 8;
-
 // One kernel for each number of query tokens of a request.
 template <class C>
-__global__ void __launch_bounds__(C::warps * 32, ctas_per_sm<C>(16))
+__global__ void __launch_bounds__(C::warps * 32, ctas_per_sm<C>(1))
     attend_1_token(const __grid_constant__ Args block) {
   attend<C, 1>(block.attention);
 }
 
 template <class C>
-__global__ void __launch_bounds__(C::warps * 32, ctas_per_sm<C>(kWarpsOf2Tokens<C>))
+__global__ void __launch_bounds__(C::warps * 32, ctas_per_sm<C>(2))
     attend_2_tokens(const __grid_constant__ Args block) {
   if constexpr (C::warps <= kMostWarpsOf2Tokens) attend<C, 2>(block.attention);
 }
