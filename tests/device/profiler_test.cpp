@@ -194,6 +194,33 @@ TEST_F(DeviceProfiler, TakesABatchOfManyAtOnceEachOnItsOwn) {
   }
 }
 
+// Records beside those of a kernel that still runs come later: none is missing in the end.
+TEST_F(DeviceProfiler, LosesNothingOfBatchesThatAreUnderWayTogether) {
+  CeilingWork work(stream());
+  constexpr size_t kBatches = 12, kSamples = 40, kWrong = 5 * kSamples + 7;
+  const auto check = [&](Sampler& sampler, bool sees_kernels) {
+    for (int again = 0; again < 2; ++again) {
+      for (size_t batch = 0; batch < kBatches; ++batch) {
+        std::vector<Work> works(kSamples, batch % 2 ? work.null_graph(3, true) : work.spin(20));
+        if (batch == kWrong / kSamples) {
+          works[kWrong % kSamples].kernels = {symbol(OwnKernel::kWrite)};
+        }
+        sampler.start(std::move(works));
+        if (batch > 0) sampler.wait();
+      }
+      const std::vector<Sample> samples = sampler.collect();
+      ASSERT_EQ(samples.size(), kBatches * kSamples);
+      for (size_t i = 0; i < samples.size(); ++i) {
+        EXPECT_EQ(samples[i].rejected.empty(), !sees_kernels || i != kWrong)
+            << i << ": " << samples[i].rejected;
+      }
+      EXPECT_TRUE(sampler.collect().empty());
+    }
+  };
+  check(*cupti(), true);
+  check(*make_event_sampler(stream()), false);
+}
+
 TEST_F(DeviceProfiler, TakesTheSameInABatchAsOneByOne) {
   CeilingWork work(stream());
   const std::vector<Work> two{work.read(int64_t{200} << 20), work.copy(int64_t{200} << 20)};
