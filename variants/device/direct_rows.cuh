@@ -216,15 +216,18 @@ class DirectQueries {
     }
   }
   __device__ __forceinline__ QueryFragment tile(const typename Shape::Rows& rows, int m) const {
-    if constexpr (!kParked) return rows.query[m];
-    QueryFragment query;
+    if constexpr (!kParked) {
+      return rows.query[m];
+    } else {
+      QueryFragment query;
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      const Words4 a = load_shared_words4(place_ + (m * kSteps + s) * 32);
+      for (int s = 0; s < kSteps; ++s) {
+        const Words4 a = load_shared_words4(place_ + (m * kSteps + s) * 32);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) query.step[s][i] = a.word[i];
+        for (int i = 0; i < 4; ++i) query.step[s][i] = a.word[i];
+      }
+      return query;
     }
-    return query;
   }
 
  private:
@@ -476,6 +479,9 @@ class DirectWalk {
                                          const Complete& complete = {}) {
     if (first_ >= end_) return;
     const DirectQueries<Shape> queries(rows, area);
+    // The loop needs every register: what only a second go wants waits in shared memory.
+    RowStats* const kept = &area.stats[static_cast<int>(threadIdx.x) / 32 * Shape::kRows];
+    kept->max = f32_from_bits(static_cast<uint32_t>(first_));
     int begin = first_;
 #pragma unroll 1
     while (!is_last(begin)) {
@@ -495,7 +501,10 @@ class DirectWalk {
     DirectScores<Shape> scores = multiply_unit<Shape>(rows, queries, unit_, [](int) {});
     weigh_unit<Shape, true>(rows, scores, keys, begin);
     add_values<Shape>(rows, scores, unit_, [](int) {});
-    if (__any_sync(kWholeWarp, holds_nan(rows))) attend_again(rows, keys, queries, complete);
+    if (__any_sync(kWholeWarp, holds_nan(rows))) {
+      first_ = static_cast<int>(load_shared_words4(kept).word[0]);
+      attend_again(rows, keys, queries, complete);
+    }
   }
 
  private:
