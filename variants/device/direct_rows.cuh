@@ -3,11 +3,12 @@
 // no shared memory and no barrier until warps are merged.
 //
 // Groups of 8 query heads, one kv head to each. A unit is `tokens` keys, held by the warp in
-// registers. Columns of Q * K are (token, kv head) pairs: with two kv heads an octet of lanes loads
-// the 128 bytes of a whole K row, and what crosses kv heads becomes zeros in P. With
-// g = lane / 4, t = lane % 4, and a tile of 8 columns:
+// registers. Columns of Q * K are (kv head, token) pairs, and what crosses kv heads becomes zeros
+// in P. With g = lane / 4, t = lane % 4, and a tile of 8 columns:
 //   K of a tile: column g, dims 16t..16t+15.
 //   V of a tile: columns 2t and 2t + 1, dims 8g..8g+7 of each.
+// With two kv heads columns 0..3 are the first one's, so that each load of a warp, of V too, takes
+// whole rows of 128 bytes.
 //   Row group r (8 rows, half r % 2 of tile r / 2 of WarpRows): query r / kHeads, kv head r %
 //   kHeads.
 // A buffer is refilled piece by piece with the warp's next unit as soon as a piece is converted.
@@ -57,15 +58,23 @@ struct DirectUnit {
   Words2 v[Shape::kTiles][2];
 };
 
-/// The token, of a tile, of column g of this lane's K and of columns 2t, 2t + 1 of its V.
+/// The token, of a tile, and the kv head, of the CTA's, of column g of this lane's K and of columns
+/// 2t, 2t + 1 of its V.
 template <class Shape>
 __device__ __forceinline__ int key_token() {
-  return static_cast<int>(threadIdx.x) % 32 / 4 / Shape::kHeads;
+  return static_cast<int>(threadIdx.x) % 32 / 4 % Shape::kTileTokens;
+}
+template <class Shape>
+__device__ __forceinline__ int key_head() {
+  return static_cast<int>(threadIdx.x) % 32 / 4 / Shape::kTileTokens;
 }
 template <class Shape>
 __device__ __forceinline__ int value_token(int column) {
-  const int t = static_cast<int>(threadIdx.x) % 4;
-  return Shape::kHeads == 2 ? t : 2 * t + column;
+  return static_cast<int>(threadIdx.x) % 4 * 2 % Shape::kTileTokens + column;
+}
+template <class Shape>
+__device__ __forceinline__ int value_head() {
+  return static_cast<int>(threadIdx.x) % 4 * 2 / Shape::kTileTokens;
 }
 
 /// Where rows of the cache lie for this lane. A unit's pages are looked up by one lane for each
@@ -77,9 +86,8 @@ class DirectLoader {
   __device__ __forceinline__ DirectLoader(const AttentionArgs& args, int request, int first_head,
                                           int end)
       : pages_(pages_of(args, request)),
-        k_(args.k_cache + first_head * kHeadDim + lane() / 4 % Shape::kHeads * kHeadDim +
-           lane() % 4 * 16),
-        v_(args.v_cache + first_head * kHeadDim + lane() / 4 * 8),
+        k_(args.k_cache + (first_head + key_head<Shape>()) * kHeadDim + lane() % 4 * 16),
+        v_(args.v_cache + (first_head + value_head<Shape>()) * kHeadDim + lane() / 4 * 8),
         page_shift_(args.page_shift),
         end_(end) {}
 
@@ -101,7 +109,7 @@ class DirectLoader {
   __device__ __forceinline__ void values(uint32_t row, int tile, Words2 (&v)[2]) const {
 #pragma unroll
     for (int column = 0; column < 2; ++column) {
-      v[column] = load_values(shuffled(row, value_at(tile, column)), column);
+      v[column] = load_values(shuffled(row, value_at(tile, column)));
     }
   }
   /// The first `count` tokens; the last one of them takes the place of others.
@@ -113,8 +121,7 @@ class DirectLoader {
     }
 #pragma unroll
     for (int i = 0; i < 2 * Shape::kTiles; ++i) {
-      unit.v[i / 2][i % 2] =
-          load_values(shuffled(row, smaller(value_at(i / 2, i % 2), count - 1)), i % 2);
+      unit.v[i / 2][i % 2] = load_values(shuffled(row, smaller(value_at(i / 2, i % 2), count - 1)));
     }
   }
   /// All but the first `count` tokens.
@@ -128,7 +135,7 @@ class DirectLoader {
 #pragma unroll
     for (int i = 0; i < 2 * Shape::kTiles; ++i) {
       const uint32_t of = shuffled(row, value_at(i / 2, i % 2));
-      if (value_at(i / 2, i % 2) >= count) unit.v[i / 2][i % 2] = load_values(of, i % 2);
+      if (value_at(i / 2, i % 2) >= count) unit.v[i / 2][i % 2] = load_values(of);
     }
   }
 
@@ -150,9 +157,8 @@ class DirectLoader {
   __device__ __forceinline__ Words4 load_keys(uint32_t row) const {
     return load_constant_words4<Shape::kHint>(k_ + static_cast<uint64_t>(row) * kDirectRowBytes);
   }
-  __device__ __forceinline__ Words2 load_values(uint32_t row, int column) const {
-    return load_constant_words2<Shape::kHint>(v_ + static_cast<uint64_t>(row) * kDirectRowBytes +
-                                              (Shape::kHeads == 2 ? column * kHeadDim : 0));
+  __device__ __forceinline__ Words2 load_values(uint32_t row) const {
+    return load_constant_words2<Shape::kHint>(v_ + static_cast<uint64_t>(row) * kDirectRowBytes);
   }
 
   const int32_t* pages_;
@@ -160,33 +166,38 @@ class DirectLoader {
   int page_shift_, end_;
 };
 
-/// This lane's scores of a unit that are real, then P in their place: of a row group, one for each
-/// tile with two kv heads, else two.
+/// This lane's scores of a unit, then P in their place: columns 2t and 2t + 1 of its row groups.
+/// With two kv heads those columns are one head's, and of the halves of a tile of rows only that
+/// head's is real.
 template <class Shape>
 struct DirectScores {
-  static constexpr int kValues = 2 / Shape::kHeads;
-  float of[Shape::Rows::kTiles][Shape::kTiles][Shape::Rows::kHalves][kValues];
-
-  /// Where value v stands among the columns 2t, 2t + 1.
-  static __device__ __forceinline__ constexpr int column(int half, int v) {
-    return Shape::kHeads == 2 ? half : v;
-  }
+  static constexpr int kHalves = Shape::kHeads == 2 ? 1 : Shape::Rows::kHalves;
+  float of[Shape::Rows::kTiles][Shape::kTiles][kHalves][2];
 };
+
+/// Of a value for each half of a tile of rows, what stands for half number `half` of the scores.
+template <class Shape>
+__device__ __forceinline__ float of_half(const float (&values)[Shape::Rows::kHalves], int half) {
+  if constexpr (Shape::kHeads == 2) return value_head<Shape>() == 0 ? values[0] : values[1];
+  return values[half];
+}
 
 /// One step's rows of A, from `of(tile, half, v)` of its two tiles: zero where a row meets the
 /// other kv head.
 template <class Shape, class Of>
 __device__ __forceinline__ void pack_rows(int step, uint32_t (&a)[4], const Of& of) {
+  constexpr int kLastHalf = DirectScores<Shape>::kHalves - 1;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int tile = 2 * step + i / 2, half = i % 2;
-    if (half >= Shape::Rows::kHalves) {
-      a[i] = 0;
-    } else if (Shape::kHeads == 1) {
-      a[i] = f32x2_to_f16x2(of(tile, half, 0), of(tile, half, DirectScores<Shape>::kValues - 1));
+  for (int i = 0; i < 2; ++i) {
+    const int tile = 2 * step + i;
+    const uint32_t first = f32x2_to_f16x2(of(tile, 0, 0), of(tile, 0, 1));
+    if constexpr (Shape::kHeads == 2) {
+      a[2 * i] = value_head<Shape>() == 0 ? first : 0;
+      a[2 * i + 1] = value_head<Shape>() == 0 ? 0 : first;
     } else {
-      const float only = of(tile, half, 0);
-      a[i] = half == 0 ? f32x2_to_f16x2(only, 0.0F) : f32x2_to_f16x2(0.0F, only);
+      a[2 * i] = first;
+      a[2 * i + 1] =
+          kLastHalf == 0 ? 0 : f32x2_to_f16x2(of(tile, kLastHalf, 0), of(tile, kLastHalf, 1));
     }
   }
 }
@@ -251,11 +262,9 @@ __device__ __forceinline__ DirectScores<Shape> multiply_unit(const typename Shap
     for (int m = 0; m < rows.kTiles; ++m) {
       const Accumulator all = multiply_keys(queries.tile(rows, m), keys);
 #pragma unroll
-      for (int half = 0; half < rows.kHalves; ++half) {
-#pragma unroll
-        for (int v = 0; v < Scores::kValues; ++v) {
-          scores.of[m][tile][half][v] = all.value[2 * half + Scores::column(half, v)];
-        }
+      for (int i = 0; i < 2 * Scores::kHalves; ++i) {
+        scores.of[m][tile][i / 2][i % 2] =
+            Shape::kHeads == 2 && value_head<Shape>() == 1 ? all.value[2 + i % 2] : all.value[i];
       }
     }
   }
@@ -289,6 +298,23 @@ __device__ __forceinline__ bool attends(const DirectKeys& keys, int begin, int m
   return query == 0 ? key < keys.end_of_first : key < keys.keys.end && key != keys.left;
 }
 
+/// Raises the maxima of all rows to those of the lanes' row groups.
+template <class Shape>
+__device__ __forceinline__ void rescale_direct(
+    typename Shape::Rows& rows,
+    const float (&unit_max)[Shape::Rows::kTiles][DirectScores<Shape>::kHalves]) {
+  if constexpr (Shape::kHeads == 2) {
+    float all[Shape::Rows::kTiles][2];
+#pragma unroll
+    for (int i = 0; i < 2 * Shape::Rows::kTiles; ++i) {
+      all[i / 2][i % 2] = value_head<Shape>() == i % 2 ? unit_max[i / 2][0] : minus_infinity();
+    }
+    rescale(rows, all);
+  } else {
+    rescale(rows, unit_max);
+  }
+}
+
 /// Scores become P, which is added to the rows' sums; exactly 0 for keys that a row does not
 /// attend. kLast: whether the unit is its warp's last one. In others rows attend all keys, but for
 /// the first one of the request, which may lie left of the second query's window.
@@ -297,38 +323,46 @@ __device__ __forceinline__ void weigh_unit(typename Shape::Rows& rows, DirectSco
                                            const DirectKeys& keys, int begin) {
   using Scores = DirectScores<Shape>;
   using Rows = typename Shape::Rows;
-  float unit_max[Rows::kTiles][Rows::kHalves];
+  constexpr int kValues = 2 * Shape::kTiles;  // of a row group
+  float unit_max[Rows::kTiles][Scores::kHalves];
   bool grows = false;
 #pragma unroll
   for (int m = 0; m < Rows::kTiles; ++m) {
 #pragma unroll
-    for (int half = 0; half < Rows::kHalves; ++half) {
+    for (int half = 0; half < Scores::kHalves; ++half) {
       float max = minus_infinity();
 #pragma unroll
-      for (int i = 0; i < Shape::kTiles * Scores::kValues; ++i) {
-        float& score = scores.of[m][i / Scores::kValues][half][i % Scores::kValues];
-        const int tile = i / Scores::kValues, v = i % Scores::kValues;
+      for (int i = 0; i < kValues; ++i) {
+        float& score = scores.of[m][i / 2][half][i % 2];
         const bool second = (2 * m + half) / Shape::kHeads > 0;
-        if (kLast ? !attends<Shape>(keys, begin, m, tile, half, v)
+        if (kLast ? !attends<Shape>(keys, begin, m, i / 2, half, i % 2)
                   : second && i == 0 && begin == keys.left && value_token<Shape>(0) == 0) {
           score = minus_infinity();
         }
         max = fmaxf(max, score);
       }
       unit_max[m][half] = max * keys.scale;
-      grows = grows || unit_max[m][half] > rows.max[m][half] + kRescaleAt;
+      grows = grows || unit_max[m][half] > of_half<Shape>(rows.max[m], half) + kRescaleAt;
     }
   }
-  if (__any_sync(kWholeWarp, grows)) rescale(rows, unit_max);
+  if (__any_sync(kWholeWarp, grows)) rescale_direct<Shape>(rows, unit_max);
 #pragma unroll
   for (int m = 0; m < Rows::kTiles; ++m) {
 #pragma unroll
-    for (int half = 0; half < Rows::kHalves; ++half) {
+    for (int half = 0; half < Scores::kHalves; ++half) {
+      const float max = of_half<Shape>(rows.max[m], half);
+      float sum = 0;
 #pragma unroll
-      for (int i = 0; i < Shape::kTiles * Scores::kValues; ++i) {
-        float& p = scores.of[m][i / Scores::kValues][half][i % Scores::kValues];
-        p = exp2_approx(fmaf(p, keys.scale, -rows.max[m][half]));
-        rows.sum[m][half] += p;
+      for (int i = 0; i < kValues; ++i) {
+        float& p = scores.of[m][i / 2][half][i % 2];
+        p = exp2_approx(fmaf(p, keys.scale, -max));
+        sum += p;
+      }
+      if constexpr (Shape::kHeads == 2) {
+        rows.sum[m][0] += value_head<Shape>() == 0 ? sum : 0.0F;
+        rows.sum[m][1] += value_head<Shape>() == 0 ? 0.0F : sum;
+      } else {
+        rows.sum[m][half] += sum;
       }
     }
   }

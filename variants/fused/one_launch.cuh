@@ -78,7 +78,7 @@ class OwnTokens {
   }
 
   __device__ __forceinline__ void put(int i, const device::OwnCodes<Shape::kHeads>& codes) const {
-    if (lane() / 4 < Shape::kHeads) device::store_words4(key(i), codes.key);
+    if (lane() / 4 < Shape::kHeads) device::store_words4(key(i, lane() / 4), codes.key);
 #pragma unroll
     for (int h = 0; h < Shape::kHeads; ++h) {
       if (lane() % 4 == 0) device::store_words2(value(i, h), codes.value[h]);
@@ -92,7 +92,7 @@ class OwnTokens {
     for (int i = 0; i < Shape::kQueries; ++i) {
       const int place = first_ + i - begin;
       if (place < 0 || place >= Shape::kTokens) continue;
-      const device::Words4 k = device::load_words4(key(i));
+      const device::Words4 k = device::load_words4(key(i, device::key_head<Shape>()));
 #pragma unroll
       for (int tile = 0; tile < Shape::kTiles; ++tile) {
         const int token = tile * Shape::kTileTokens;
@@ -100,7 +100,7 @@ class OwnTokens {
 #pragma unroll
         for (int column = 0; column < 2; ++column) {
           if (token + device::value_token<Shape>(column) != place) continue;
-          unit.v[tile][column] = device::load_words2(value(i, Shape::kHeads == 2 ? column : 0));
+          unit.v[tile][column] = device::load_words2(value(i, device::value_head<Shape>()));
         }
       }
     }
@@ -108,10 +108,9 @@ class OwnTokens {
 
  private:
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
-  /// This lane's 16 bytes of K, and its 8 of V of a kv head.
-  __device__ __forceinline__ unsigned char* key(int i) const {
-    return codes_ + (2 * i * Shape::kHeads + lane() / 4 % Shape::kHeads) * device::kHeadDim +
-           lane() % 4 * 16;
+  /// This lane's 16 bytes of K of a kv head, and its 8 of V.
+  __device__ __forceinline__ unsigned char* key(int i, int head) const {
+    return codes_ + (2 * i * Shape::kHeads + head) * device::kHeadDim + lane() % 4 * 16;
   }
   __device__ __forceinline__ unsigned char* value(int i, int head) const {
     return codes_ + ((2 * i + 1) * Shape::kHeads + head) * device::kHeadDim + lane() / 4 * 8;
