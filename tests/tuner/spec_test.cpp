@@ -654,6 +654,17 @@ TEST(ShippedConfigs, HaveTheShapesTheyPromise) {
   EXPECT_EQ(keys("h200.yaml"), grid({1, 8, 32, 128}, {4096, 32768}));
   EXPECT_EQ(keys("heldout.yaml"), grid({2, 4, 16, 64}, {8192, 16384}));
   EXPECT_EQ(keys("quick.yaml").size(), 4u);
+  const std::set<std::string> decode = keys("decode.yaml");
+  EXPECT_EQ(decode.size(), 38u);
+  for (const std::string& one : grid({1, 8, 32, 128}, {4096, 32768})) {
+    const auto shape = parse_shape(one);
+    ASSERT_TRUE(shape) << one;
+    if (shape->problem.q_len != 1) continue;
+    Shape paged = *shape;
+    paged.problem.page_size = 64;
+    EXPECT_TRUE(decode.contains(one)) << one;
+    EXPECT_TRUE(decode.contains(key(paged))) << key(paged);
+  }
   EXPECT_GE(keys("ragged.yaml").size(), 10u);
 }
 
