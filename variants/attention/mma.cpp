@@ -46,7 +46,7 @@ int64_t shared_bytes(const Problem& problem, const Configuration& configuration)
   const auto rows = static_cast<int>(device::cta_rows(problem, tunable("heads_per_cta")));
   return work_bytes(tunable("tile_kv"), tunable("heads_per_cta"),
                     static_cast<int>(entry_of(problem).rows), tunable("warps")) +
-         device::inbox_bytes(rows, tunable("cluster"));
+         device::epilogue_bytes(rows, tunable("cluster"), tunable("gate") != 0);
 }
 
 Support supports(const Problem& problem, const Configuration& configuration,

@@ -23,7 +23,7 @@ MUSE_HOST_DEVICE constexpr int ring_bytes(int tile_kv, int heads_per_cta) {
 MUSE_HOST_DEVICE constexpr int merge_bytes(int rows_per_warp, int warps) {
   return warps * rows_per_warp * (device::kHeadDim + 2) * static_cast<int>(sizeof(float));
 }
-/// Both; the inbox of the epilogue comes behind.
+/// Both; the epilogue's comes behind.
 MUSE_HOST_DEVICE constexpr int work_bytes(int tile_kv, int heads_per_cta, int rows_per_warp,
                                           int warps) {
   const int ring = ring_bytes(tile_kv, heads_per_cta), merge = merge_bytes(rows_per_warp, warps);
@@ -159,7 +159,6 @@ __device__ __forceinline__ void attend_keys(const device::AttentionArgs& args,
   static_assert(sizeof(area) == merge_bytes(kRows, C::warps));
   static_assert(kDepth * Tile::kBytes == ring_bytes(C::tile_kv, C::heads_per_cta));
   area.leave(shares.warp, rows);
-  __syncthreads();
 }
 
 /// grid: splits, groups of kv heads, requests.
@@ -168,7 +167,10 @@ __device__ __forceinline__ void attend(const device::AttentionArgs& args) {
   using Epilogue = device::Epilogue<C>;
   using Area = device::MergeArea<kRows, C::warps>;
   Epilogue::begin();
+  unsigned char* const ring = device::dynamic_shared();
+  unsigned char* const behind = ring + work_bytes(C::tile_kv, C::heads_per_cta, kRows, C::warps);
   const int cache_seqlen = __ldg(args.cache_seqlens + blockIdx.z);
+  Epilogue::fetch(args, device::cta_rows<C>(args, 0), behind);
   const device::KeyRange all = device::request_keys(args, cache_seqlen);
   const device::Splits splits = device::splits_of(all, C::splits, C::tile_kv);
   const device::CtaRows cta = device::cta_rows<C>(args, splits.count);
@@ -178,7 +180,6 @@ __device__ __forceinline__ void attend(const device::AttentionArgs& args) {
     return;
   }
   const Shares shares = shares_of<C, kRows>(args, cta.first_head);
-  unsigned char* const ring = device::dynamic_shared();
   if (cta.has_keys()) {
     attend_keys<C, kRows>(args, cta, shares, cache_seqlen,
                           device::split_keys(all, splits, cta.split), ring);
@@ -186,9 +187,9 @@ __device__ __forceinline__ void attend(const device::AttentionArgs& args) {
     device::wait_for_predecessor();
     device::allow_successor();
   }
-  unsigned char* const inbox = ring + work_bytes(C::tile_kv, C::heads_per_cta, kRows, C::warps);
-  Epilogue::finish(args, cta, inbox, [&](int row, int chunk) {
-    const int head = row / shares.rows, in_head = row - head * shares.rows;
+  static_assert(C::heads_per_cta <= 2, "no division");
+  Epilogue::finish(args, cta, behind, [&](int row, int chunk) {
+    const int head = row >= shares.rows ? 1 : 0, in_head = row - head * shares.rows;
     const int unit = head * shares.row_groups + in_head / kRows;
     return reinterpret_cast<const Area*>(ring)->merged(
         unit * kRows + in_head % kRows, shares.units * kRows, shares.key_groups, chunk);

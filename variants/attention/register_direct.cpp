@@ -23,7 +23,8 @@ int64_t shared_bytes(const Problem& problem, const Configuration& configuration)
   const auto rows =
       static_cast<int>(device::cta_rows(problem, value(configuration, "heads_per_cta")));
   return merge_bytes(rows, static_cast<int>(value(configuration, "warps"))) +
-         device::inbox_bytes(rows, static_cast<int>(value(configuration, "cluster")));
+         device::epilogue_bytes(rows, static_cast<int>(value(configuration, "cluster")),
+                                value(configuration, "gate") != 0);
 }
 
 Support supports(const Problem& problem, const Configuration& configuration,

@@ -13,7 +13,7 @@ struct Args {
   device::AttentionArgs attention;
 };
 
-/// Shared memory of a CTA: the rows of its warps; the inbox of the epilogue comes behind.
+/// Shared memory of a CTA: the rows of its warps; the epilogue's comes behind.
 MUSE_HOST_DEVICE constexpr int merge_bytes(int rows, int warps) {
   return warps * rows * (device::kHeadDim + 2) * static_cast<int>(sizeof(float));
 }
@@ -40,7 +40,6 @@ __device__ __forceinline__ void attend_keys(const device::AttentionArgs& args,
   walk.load_new(old_end);
   walk.attend(rows, described, area);
   area.leave(static_cast<int>(threadIdx.x) / 32, rows);
-  __syncthreads();
 }
 
 /// grid: splits, groups of kv heads, requests.
@@ -50,7 +49,9 @@ __device__ __forceinline__ void attend(const device::AttentionArgs& args) {
   using Shape = device::DirectShape<C, kQueries>;
   using Area = device::MergeArea<Shape::kRows, C::warps>;
   Epilogue::begin();
+  unsigned char* const behind = device::dynamic_shared() + sizeof(Area);
   const int cache_seqlen = __ldg(args.cache_seqlens + blockIdx.z);
+  Epilogue::fetch(args, device::cta_rows<C>(args, 0), behind);
   const device::KeyRange all = device::request_keys(args, cache_seqlen);
   const int splits = device::direct_splits<Shape>(all, C::splits);
   const device::CtaRows cta = device::cta_rows<C>(args, splits);
@@ -61,7 +62,7 @@ __device__ __forceinline__ void attend(const device::AttentionArgs& args) {
   }
   auto& area = *reinterpret_cast<Area*>(device::dynamic_shared());
   static_assert(sizeof(Area) == merge_bytes(Shape::kRows, C::warps) && sizeof(Area) % 16 == 0,
-                "the inbox comes behind");
+                "the epilogue's comes behind");
   if (cta.has_keys()) {
     attend_keys<C, Shape>(args, cta, cache_seqlen,
                           device::direct_split<Shape>(all, splits, cta.split), area);
@@ -69,7 +70,7 @@ __device__ __forceinline__ void attend(const device::AttentionArgs& args) {
     device::wait_for_predecessor();
     device::allow_successor();
   }
-  Epilogue::finish(args, cta, device::dynamic_shared() + sizeof(Area), [&](int row, int chunk) {
+  Epilogue::finish(args, cta, behind, [&](int row, int chunk) {
     return area.merged(Shape::row_of(row), Shape::kRows, C::warps, chunk);
   });
 }

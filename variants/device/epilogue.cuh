@@ -13,9 +13,11 @@
 //
 // Order of calls, in all threads:
 //   begin()        at the very start, before anything can keep warps apart
+//   fetch(...)     as soon as inputs of the step may be read and the loads of the loop do not wait
+//                  for it
 //   needed(rows)   false: wait_for_predecessor(), leave(), return
-//   finish(...)    after wait_for_predecessor() and a barrier behind the CTA's own merge.
-//                  CTAs without keys that are needed skip their loop and come here too
+//   finish(...)    after wait_for_predecessor(), once the warp has left its rows for the CTA's own
+//                  merge. CTAs without keys that are needed skip their loop and come here too
 #pragma once
 
 #include "variants/device/attention_keys.cuh"
@@ -26,11 +28,21 @@
 
 namespace muse::device {
 
-/// Shared memory that a CTA of `rows` query rows needs for what its peers send, apart from all that
-/// it uses before: a peer may be ahead. Aligned to 16 bytes.
+/// Rows that belong to one CTA of a cluster, at most.
+MUSE_HOST_DEVICE constexpr int most_slots(int rows, int cluster) {
+  return (rows + cluster - 1) / cluster;
+}
+/// Shared memory for what peers send to a CTA of `rows` query rows.
 MUSE_HOST_DEVICE constexpr int inbox_bytes(int rows, int cluster) {
-  const int slots = cluster == 1 ? 0 : (rows + cluster - 1) / cluster * cluster;
-  return slots * (kHeadDim + 2) * static_cast<int>(sizeof(float));
+  const int parts = cluster == 1 ? 0 : most_slots(rows, cluster) * cluster;
+  return parts * (kHeadDim + 2) * static_cast<int>(sizeof(float));
+}
+/// All that the epilogue needs, apart from what the CTA uses before: peers may be ahead, and inputs
+/// are fetched early. Aligned to 16 bytes: the inbox; gates of the CTA's rows; v_scale; their
+/// heads.
+MUSE_HOST_DEVICE constexpr int epilogue_bytes(int rows, int cluster, bool gate) {
+  const int slots = most_slots(rows, cluster);
+  return inbox_bytes(rows, cluster) + (gate ? slots * kHeadDim * 2 : 0) + (slots + 4) / 4 * 16;
 }
 
 #if defined(MUSE_DEVICE_CODE)
@@ -56,31 +68,6 @@ __device__ __forceinline__ CtaRows cta_rows(const AttentionArgs& args, int split
   return rows;
 }
 
-/// Sums over the 16 lanes that hold a row.
-__device__ __forceinline__ float sum_of_row(float value) {
-#pragma unroll
-  for (int distance = 1; distance < kChunksPerRow; distance *= 2) {
-    value += __shfl_xor_sync(kWholeWarp, value, distance);
-  }
-  return value;
-}
-
-/// `kParts` parts of a row's four dims as one; always in this order.
-template <int kParts>
-__device__ __forceinline__ RowPart merge_parts(const RowPart (&parts)[kParts]) {
-  RowPart all{{}, {kNoMaximum, 0.0F}};
-#pragma unroll
-  for (int i = 0; i < kParts; ++i) all.stats.max = fmaxf(all.stats.max, parts[i].stats.max);
-#pragma unroll
-  for (int i = 0; i < kParts; ++i) {
-    const float weight = exp2_approx(parts[i].stats.max - all.stats.max);
-    all.stats.sum += weight * parts[i].stats.sum;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) all.o.value[j] += weight * parts[i].o.value[j];
-  }
-  return all;
-}
-
 template <class C>
 class Epilogue {
  public:
@@ -95,49 +82,60 @@ class Epilogue {
     if constexpr (kCluster > 1) arrive_at_cluster();
   }
 
+  /// Gates and v_scale start on their way to shared memory: at the end they would be a miss of all
+  /// caches. finish() and leave() wait for them. rows.splits need not be known.
+  static __device__ __forceinline__ void fetch(const AttentionArgs& args, const CtaRows& rows,
+                                               unsigned char* shared) {
+    if (thread() == 0) copy_async_4(v_scale(rows, shared), args.v_scale);
+#pragma unroll 1
+    for (int i = thread(); i < slots(rows) * kRowLanes; i += kThreads) {
+      const int slot = i / kRowLanes, lane = i % kRowLanes;
+      const int row = row_of(rows, slot), in_group = row / rows.rows_per_head;
+      const int in_head = row - in_group * rows.rows_per_head, query = in_head / args.group;
+      const int token = rows.request * args.q_len + query;
+      const int head = (rows.first_head + in_group) * args.group + in_head - query * args.group;
+      if (lane == 0) heads(rows, shared)[slot] = token * args.num_q_heads + head;
+      if constexpr (C::gate != 0) {
+        const int before = args.num_q_heads + 2 * args.num_kv_heads;  // heads before the gates
+        copy_async_16(
+            gates(rows, shared) + slot * kChunksPerRow + lane * 2,
+            args.qkv + row_start(token, before + args.num_q_heads, before + head) + lane * kSlice,
+            true);
+      }
+    }
+    commit_copies();
+  }
+
   /// Whether the CTA has keys or stands in a cluster with one that has.
   static __device__ __forceinline__ bool needed(const CtaRows& rows) {
     return rows.split / kCluster * kCluster < rows.splits;
   }
-  /// Of a CTA that is not: whoever arrives also waits.
+  /// Of a CTA that is not: whoever arrives also waits, and nothing lands once it has ended.
   static __device__ __forceinline__ void leave() {
+    wait_copies<0>();
     if constexpr (kCluster > 1) wait_for_cluster();
   }
 
-  /// Where four dims of O go, and their gate.
-  struct Output {
-    int64_t head;  // index into [T, Hq]
-    Words2 gate;
-  };
-  /// Of the thread's first item; its load is under way when this returns. For finish(): called
-  /// early, whether or not rows.splits is known, the load is over by then.
-  static __device__ __forceinline__ Output first_output(const AttentionArgs& args,
-                                                        const CtaRows& rows) {
-    const int row = thread() / kChunksPerRow * kCluster + rank(rows);
-    return output_of(args, rows, smaller(row, rows.count - 1), thread() % kChunksPerRow);
-  }
-
   /// merged(row, chunk) -> RowPart: what this CTA has of dims 4*chunk..4*chunk+3, not normalised;
-  /// not called in a CTA without keys. inbox: inbox_bytes() of shared memory.
+  /// whole warps call it, 16 lanes to a row; not in a CTA without keys. shared: epilogue_bytes().
   template <class Merged>
   static __device__ __forceinline__ void finish(const AttentionArgs& args, const CtaRows& rows,
-                                                unsigned char* inbox, const Merged& merged) {
-    finish(args, rows, inbox, merged, first_output(args, rows));
-  }
-  template <class Merged>
-  static __device__ __forceinline__ void finish(const AttentionArgs& args, const CtaRows& rows,
-                                                unsigned char* inbox, const Merged& merged,
-                                                const Output& first) {
+                                                unsigned char* shared, const Merged& merged) {
+    wait_copies<0>();
+    __syncthreads();  // rows of all warps are there, and what was fetched
     if constexpr (kCluster == 1) {
-      hand_out(args, rows, first, merged);
+      hand_out(args, rows, shared, merged);
     } else {
       wait_for_cluster();  // of begin(): the peers are there
-      send(rows, inbox, merged);
+      send(rows, shared, merged);
       release_to_cluster();
       wait_for_cluster();  // what peers sent is here, and nobody will write to this CTA again
       const int peers = smaller(kCluster, rows.splits - rows.split / kCluster * kCluster);
-      hand_out(args, rows, first, [&](int row, int chunk) {
-        return received(rows, inbox, row / kCluster, chunk, peers);
+      hand_out(args, rows, shared, [&](int row, int chunk) {
+        const int slot = row / kCluster;
+        return merge_parts<kCluster>(
+            peers, chunk, [&](int from) { return *inbox_stats(rows, shared, slot, from); },
+            [&](int from) { return *inbox_o(shared, slot, from, chunk); });
       });
     }
   }
@@ -156,36 +154,31 @@ class Epilogue {
   }
   static __device__ __forceinline__ int thread() { return static_cast<int>(threadIdx.x); }
 
-  static __device__ __forceinline__ Output output_of(const AttentionArgs& args, const CtaRows& rows,
-                                                     int row, int chunk) {
-    const int in_group = row / rows.rows_per_head;
-    Output output{};
-    output.head = query_row(args, rows.request, rows.first_head + in_group,
-                            row - in_group * rows.rows_per_head)
-                      .head;
-    if constexpr (C::gate != 0) {
-      const int heads = args.num_q_heads, before = heads + 2 * args.num_kv_heads;
-      const int64_t token = output.head / heads;
-      const int head = static_cast<int>(output.head - token * heads);
-      output.gate = load_constant_words2<LoadHint::kDefault>(
-          args.qkv + row_start(token, before + heads, before + head) + chunk * 4);
-    }
-    return output;
+  static __device__ __forceinline__ int row_of(const CtaRows& rows, int slot) {
+    return slot * kCluster + rank(rows);
   }
 
-  /// body(output, slot, row, chunk, exists) for the thread's items, whole warps at a time.
+  /// Behind the inbox: of the CTA's rows their gates, sixteen words to a slot, and their indices
+  /// into [T, Hq].
+  static __device__ __forceinline__ Words2* gates(const CtaRows& rows, unsigned char* shared) {
+    return reinterpret_cast<Words2*>(shared + inbox_bytes(rows.count, kCluster));
+  }
+  static __device__ __forceinline__ float* v_scale(const CtaRows& rows, unsigned char* shared) {
+    const int words = C::gate == 0 ? 0 : most_slots(rows.count, kCluster) * kChunksPerRow;
+    return reinterpret_cast<float*>(gates(rows, shared) + words);
+  }
+  static __device__ __forceinline__ int* heads(const CtaRows& rows, unsigned char* shared) {
+    return reinterpret_cast<int*>(v_scale(rows, shared) + 1);
+  }
+
+  /// body(i, chunk, exists) for i below `count`, 16 neighbouring lanes to each, whole warps at a
+  /// time: lanes that have none go along on another's.
   template <class Body>
-  static __device__ __forceinline__ void for_each_item(const AttentionArgs& args,
-                                                       const CtaRows& rows, Output output,
-                                                       const Body& body) {
-    const int items = slots(rows) * kChunksPerRow;
-    const int chunk = thread() % kChunksPerRow;
-    for (int item = thread(); item - thread() % 32 < items; item += kThreads) {
-      const bool exists = item < items;
-      const int slot = exists ? item / kChunksPerRow : 0;
-      const int row = slot * kCluster + rank(rows);
-      if (item >= kThreads) output = output_of(args, rows, row, chunk);
-      body(output, row, chunk, exists);
+  static __device__ __forceinline__ void for_each(int count, const Body& body) {
+#pragma unroll 1
+    for (int first = thread() / 32 * 2; first < count; first += kThreads / kChunksPerRow) {
+      const int i = first + thread() % 32 / kChunksPerRow;
+      body(smaller(i, count - 1), thread() % kChunksPerRow, i < count);
     }
   }
 
@@ -198,8 +191,8 @@ class Epilogue {
   }
   static __device__ __forceinline__ RowStats* inbox_stats(const CtaRows& rows, unsigned char* inbox,
                                                           int slot, int from) {
-    const int most = (rows.count + kCluster - 1) / kCluster;  // slots of any CTA of the cluster
-    return reinterpret_cast<RowStats*>(inbox_o(inbox, most, 0, 0)) + slot * kCluster + from;
+    return reinterpret_cast<RowStats*>(inbox_o(inbox, most_slots(rows.count, kCluster), 0, 0)) +
+           slot * kCluster + from;
   }
 
   /// Each row goes to the CTA that it belongs to.
@@ -207,9 +200,10 @@ class Epilogue {
   static __device__ __forceinline__ void send(const CtaRows& rows, unsigned char* inbox,
                                               const Merged& merged) {
     if (!rows.has_keys()) return;
-    const int chunk = thread() % kChunksPerRow, self = rank(rows);
-    for (int row = thread() / kChunksPerRow; row < rows.count; row += kThreads / kChunksPerRow) {
+    const int self = rank(rows);
+    for_each(rows.count, [&](int row, int chunk, bool exists) {
       const RowPart part = merged(row, chunk);
+      if (!exists) return;
       const int slot = row / kCluster, to = row % kCluster;
       store_to_peer(inbox_o(inbox, slot, self, chunk), to,
                     Words4{{f32_bits(part.o.value[0]), f32_bits(part.o.value[1]),
@@ -218,19 +212,7 @@ class Epilogue {
         store_to_peer(inbox_stats(rows, inbox, slot, self), to,
                       Words2{{f32_bits(part.stats.max), f32_bits(part.stats.sum)}});
       }
-    }
-  }
-
-  static __device__ __forceinline__ RowPart received(const CtaRows& rows, unsigned char* inbox,
-                                                     int slot, int chunk, int peers) {
-    RowPart parts[kCluster];
-#pragma unroll
-    for (int from = 0; from < kCluster; ++from) {
-      parts[from] = {{}, {kNoMaximum, 0.0F}};
-      if (from >= peers) continue;  // has no keys and sent nothing
-      parts[from] = {*inbox_o(inbox, slot, from, chunk), *inbox_stats(rows, inbox, slot, from)};
-    }
-    return merge_parts(parts);
+    });
   }
 
   // Out of it. ----------------------------------------------------------------------------------
@@ -238,50 +220,53 @@ class Epilogue {
   /// own(row, chunk) -> RowPart of the rows that belong to this CTA.
   template <class Own>
   static __device__ __forceinline__ void hand_out(const AttentionArgs& args, const CtaRows& rows,
-                                                  const Output& first, const Own& own) {
-    const float v_scale = __ldg(args.v_scale);
+                                                  unsigned char* shared, const Own& own) {
     const int part = rows.split / kCluster, parts = ceil_div(rows.splits, kCluster);
     if constexpr (!kFinal) {
       if (rows.split == 0 && rows.first_head == 0 && thread() == 0) {
         store_split_count<Left>(args, rows.request, parts);
       }
     }
-    for_each_item(args, rows, first, [&](const Output& output, int row, int chunk, bool exists) {
+    for_each(slots(rows), [&](int slot, int chunk, bool exists) {
+      const int row = row_of(rows, slot);
       const RowPart mine = own(row, chunk);
       if (kParts > 1 && kFinal && parts > 1) {
         if (exists) leave_part(args, rows, part, row, chunk, mine);
       } else {
-        store(args, output, part, chunk, mine, v_scale, exists);
+        store(args, rows, shared, part, slot, chunk, mine, exists);
       }
     });
     if constexpr (kParts > 1 && kFinal) {
       if (parts == 1 || slots(rows) == 0 || !comes_last(args, rows, parts)) return;
-      for_each_item(args, rows, first, [&](const Output& output, int row, int chunk, bool exists) {
-        store(args, output, 0, chunk, gathered(args, rows, row, chunk, parts), v_scale, exists);
+      for_each(slots(rows), [&](int slot, int chunk, bool exists) {
+        const RowPart all = gathered(args, rows, row_of(rows, slot), chunk, parts);
+        store(args, rows, shared, 0, slot, chunk, all, exists);
       });
     }
   }
 
   /// All lanes of a row together. `part`: of a partial, its number.
-  static __device__ __forceinline__ void store(const AttentionArgs& args, const Output& output,
-                                               int part, int chunk, RowPart row, float v_scale,
-                                               bool exists) {
-    const float factor = output_factor(v_scale, row.stats.sum);
+  static __device__ __forceinline__ void store(const AttentionArgs& args, const CtaRows& rows,
+                                               unsigned char* shared, int part, int slot, int chunk,
+                                               RowPart row, bool exists) {
+    const int head = heads(rows, shared)[slot];
+    const float factor = output_factor(*v_scale(rows, shared), row.stats.sum);
 #pragma unroll
     for (int j = 0; j < 4; ++j) row.o.value[j] *= factor;
     if constexpr (C::gate != 0) {
-      store_gated(args, output, chunk, row.o, exists);
+      const Words2 gate = gates(rows, shared)[slot * kChunksPerRow + chunk];
+      store_gated(args, head, gate, chunk, row.o, exists);
     } else if (exists) {
-      store_output<Left>(args, part, output.head, chunk, row.o);
+      store_output<Left>(args, part, head, chunk, row.o);
       if (chunk == 0) {
-        store_log_sum_exp<Left>(args, part, output.head, row.stats.max, row.stats.sum);
+        store_log_sum_exp<Left>(args, part, head, row.stats.max, row.stats.sum);
       }
     }
   }
 
-  static __device__ __forceinline__ void store_gated(const AttentionArgs& args,
-                                                     const Output& output, int chunk,
-                                                     const F32x4& o, bool exists) {
+  static __device__ __forceinline__ void store_gated(const AttentionArgs& args, int head,
+                                                     const Words2& gate, int chunk, const F32x4& o,
+                                                     bool exists) {
     // The gate takes O as it would lie in memory: rounded.
     const Words2 rounded{
         {f32x2_to_bf16x2(o.value[0], o.value[1]), f32x2_to_bf16x2(o.value[2], o.value[3])}};
@@ -290,8 +275,8 @@ class Epilogue {
                                      high.high * high.high);
     const float r = rsqrtf(squares * (1.0F / kHeadDim) + 1e-5F);
     if (!exists) return;
-    const int64_t to = output.head * kHeadDim + chunk * 4;
-    const F32x2 g[2] = {bf16x2_to_f32x2(output.gate.word[0]), bf16x2_to_f32x2(output.gate.word[1])};
+    const int64_t to = static_cast<int64_t>(head) * kHeadDim + chunk * 4;
+    const F32x2 g[2] = {bf16x2_to_f32x2(gate.word[0]), bf16x2_to_f32x2(gate.word[1])};
     const float s[4] = {sigmoid(g[0].low), sigmoid(g[0].high), sigmoid(g[1].low),
                         sigmoid(g[1].high)};
     if (args.o_tap != nullptr) store_words2(args.o_tap + to, rounded);
@@ -341,60 +326,14 @@ class Epilogue {
     return __syncthreads_or(last) != 0;
   }
 
-  /// All parts of a row's four dims, in their order; the 16 lanes of a row together, each of which
-  /// weighs every sixteenth part.
+  /// All parts of a row's four dims.
   static __device__ __forceinline__ RowPart gathered(const AttentionArgs& args, const CtaRows& rows,
                                                      int row, int chunk, int parts) {
-    constexpr int kLanes = kChunksPerRow;
-    constexpr int kStep = kParts < kLanes ? kParts : kLanes;  // parts whose loads overlap
-    constexpr int kSteps = (kParts + kStep - 1) / kStep;
     const int64_t stride = width(rows) * kChunksPerRow;
     const F32x4* o = part_o(args, rows, 0, row) + chunk;
     const RowStats* stats = part_stats(args, rows, row);
-    RowPart all{{}, {kNoMaximum, 0.0F}};
-    RowStats mine[kSteps];
-    F32x4 step[kStep];
-    load_step(step, o, stride, 0, parts);  // under way while the weights are found
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      const int part = i * kStep + chunk;
-      mine[i] = {kNoMaximum, 0.0F};
-      if (chunk < kStep && part < parts) mine[i] = stats[part];
-      all.stats.max = fmaxf(all.stats.max, mine[i].max);
-    }
-#pragma unroll
-    for (int distance = 1; distance < kLanes; distance *= 2) {
-      all.stats.max = fmaxf(all.stats.max, __shfl_xor_sync(kWholeWarp, all.stats.max, distance));
-    }
-    float weight[kSteps];
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      weight[i] = exp2_approx(mine[i].max - all.stats.max);
-      all.stats.sum += weight[i] * mine[i].sum;
-    }
-    all.stats.sum = sum_of_row(all.stats.sum);
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      if (i * kStep >= parts) break;  // the whole CTA
-      if (i > 0) load_step(step, o, stride, i * kStep, parts);
-#pragma unroll
-      for (int j = 0; j < kStep; ++j) {
-        const float w = __shfl_sync(kWholeWarp, weight[i], j, kLanes);
-#pragma unroll
-        for (int d = 0; d < 4; ++d) all.o.value[d] += w * step[j].value[d];
-      }
-    }
-    return all;
-  }
-
-  template <int kStep>
-  static __device__ __forceinline__ void load_step(F32x4 (&step)[kStep], const F32x4* o,
-                                                   int64_t stride, int first, int parts) {
-#pragma unroll
-    for (int j = 0; j < kStep; ++j) {
-      step[j] = {};
-      if (first + j < parts) step[j] = o[(first + j) * stride];
-    }
+    return merge_parts<kParts>(
+        parts, chunk, [&](int i) { return stats[i]; }, [&](int i) { return o[i * stride]; });
   }
 };
 

@@ -199,6 +199,12 @@ __device__ __forceinline__ void copy_async_16(void* shared, const void* global, 
                : "memory");
 }
 
+/// 4 bytes, through L1.
+__device__ __forceinline__ void copy_async_4(void* shared, const void* global) {
+  const auto target = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(target), "l"(global) : "memory");
+}
+
 /// Closes a group of this thread's copies, which may be empty.
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");

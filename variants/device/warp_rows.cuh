@@ -234,22 +234,15 @@ struct MergeArea {
     }
   }
 
-  /// One chunk of the rows first_row, first_row + stride, ...: `count` of them, always added in
-  /// this order.
+  /// One chunk of the rows first_row, first_row + stride, ...: `count` of them, one to a warp at
+  /// most. Whole warps call it, 16 lanes to a row.
   __device__ __forceinline__ RowPart merged(int first_row, int stride, int count, int chunk) const {
-    RowPart all{{}, {kNoMaximum, 0.0F}};
-    for (int i = 0; i < count; ++i) {
-      all.stats.max = fmaxf(all.stats.max, stats[first_row + i * stride].max);
-    }
-    for (int i = 0; i < count; ++i) {
-      const int row = first_row + i * stride;
-      const float weight = exp2_approx(stats[row].max - all.stats.max);
-      all.stats.sum += weight * stats[row].sum;
-      const F32x4 part = o[row][chunk_at(row, chunk)];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) all.o.value[j] += weight * part.value[j];
-    }
-    return all;
+    return merge_parts<kWarps>(
+        count, chunk, [&](int i) { return stats[first_row + i * stride]; },
+        [&](int i) {
+          const int row = first_row + i * stride;
+          return o[row][chunk_at(row, chunk)];
+        });
   }
 };
 

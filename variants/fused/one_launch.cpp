@@ -25,7 +25,8 @@ int64_t shared_bytes(const Problem& problem, const Configuration& configuration)
   };
   const int heads = tunable("heads_per_cta");
   const auto rows = static_cast<int>(device::cta_rows(problem, heads));
-  return merge_bytes(rows, tunable("warps")) + device::inbox_bytes(rows, tunable("cluster")) +
+  return merge_bytes(rows, tunable("warps")) +
+         device::epilogue_bytes(rows, tunable("cluster"), tunable("gate") != 0) +
          query_bytes(rows) + own_bytes(static_cast<int>(problem.q_len), heads);
 }
 

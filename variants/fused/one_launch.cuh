@@ -20,7 +20,7 @@ struct Args {
 
 inline constexpr int kMostWarpsOf2Tokens = 8;
 
-/// Shared memory of a CTA: the rows of its warps; the epilogue's inbox; Q8 of its rows; K8 and V8
+/// Shared memory of a CTA: the rows of its warps; the epilogue's; Q8 of its rows; K8 and V8
 /// of own tokens.
 MUSE_HOST_DEVICE constexpr int merge_bytes(int rows, int warps) {
   return warps * rows * (device::kHeadDim + 2) * static_cast<int>(sizeof(float));
@@ -271,11 +271,11 @@ struct Regions {
   static __device__ __forceinline__ Area& merge() {
     return *reinterpret_cast<Area*>(device::dynamic_shared());
   }
-  static __device__ __forceinline__ unsigned char* inbox() {
+  static __device__ __forceinline__ unsigned char* epilogue() {
     return device::dynamic_shared() + merge_bytes(Shape::kRows, C::warps);
   }
   static __device__ __forceinline__ unsigned char* q8() {
-    return inbox() + device::inbox_bytes(Shape::kRows, C::cluster);
+    return epilogue() + device::epilogue_bytes(Shape::kRows, C::cluster, C::gate != 0);
   }
   static __device__ __forceinline__ unsigned char* own() {
     return q8() + query_bytes(Shape::kRows);
@@ -317,7 +317,6 @@ __device__ __forceinline__ void attend_keys(const Args& block, const Place& at,
   auto& area = Regions<C, Shape>::merge();
   walk.attend(rows, device::direct_keys(block.attention, at.cache_seqlen, at.keys), area, own);
   area.leave(static_cast<int>(threadIdx.x) / 32, rows);
-  __syncthreads();
 }
 
 /// Starts to bring the request's row of the page table into L2 while its length is on its way:
@@ -354,10 +353,7 @@ __device__ __forceinline__ void step(const Args& block) {
   at.cta = device::cta_rows<C>(args, 0);
   StepInputs<C, Shape> inputs;
   inputs.load(block.prepare, at.cta);
-  // Half as many warps have registers to spare for the gates.
-  constexpr bool kGatesEarly = C::warps_per_sm <= 8;
-  typename Epilogue::Output output;
-  if constexpr (kGatesEarly) output = Epilogue::first_output(args, at.cta);
+  Epilogue::fetch(args, at.cta, Regions<C, Shape>::epilogue());
 
   const device::KeyRange all = device::request_keys(args, at.cache_seqlen);
   at.cta.splits = device::direct_splits<Shape>(all, C::splits);
@@ -372,8 +368,7 @@ __device__ __forceinline__ void step(const Args& block) {
   const auto merged = [](int row, int chunk) {
     return Regions<C, Shape>::merge().merged(Shape::row_of(row), Shape::kRows, C::warps, chunk);
   };
-  if constexpr (!kGatesEarly) output = Epilogue::first_output(args, at.cta);
-  Epilogue::finish(args, at.cta, Regions<C, Shape>::inbox(), merged, output);
+  Epilogue::finish(args, at.cta, Regions<C, Shape>::epilogue(), merged);
 }
 
 /// CTAs on an SM by the registers that a thread may have.

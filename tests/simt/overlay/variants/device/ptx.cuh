@@ -110,6 +110,7 @@ inline void prefetch_to_l2(const void* address) {
 inline void copy_async_16(void* shared, const void* global, bool read) {
   simt::start_copy(shared, read ? global : nullptr, 16);
 }
+inline void copy_async_4(void* shared, const void* global) { simt::start_copy(shared, global, 4); }
 inline void commit_copies() { simt::commit_copies(); }
 template <int kPending>
 void wait_copies() {
