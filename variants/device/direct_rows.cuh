@@ -3,12 +3,11 @@
 // no shared memory and no barrier until warps are merged.
 //
 // Groups of 8 query heads, one kv head to each. A unit is `tokens` keys, held by the warp in
-// registers. Columns of Q * K are (kv head, token) pairs, and what crosses kv heads becomes zeros
-// in P. With g = lane / 4, t = lane % 4, and a tile of 8 columns:
-//   K of a tile: column g, dims 16t..16t+15.
-//   V of a tile: columns 2t and 2t + 1, dims 8g..8g+7 of each.
-// With two kv heads columns 0..3 are the first one's, so that each load of a warp, of V too, takes
-// whole rows of 128 bytes.
+// registers. Columns of Q * K are (token, kv head) pairs, and what crosses kv heads becomes zeros
+// in P. With g = lane / 4, t = lane % 4, and a tile of 8 columns a lane loads of K and of V 16
+// bytes: column g, dims 16t..16t+15. So with two kv heads an octet of lanes takes a whole row of
+// 128 bytes: the L2 is asked once for each. P * V wants dims 8g..8g+7 of columns 2t and 2t + 1: see
+// value_columns().
 //   Row group r (8 rows, half r % 2 of tile r / 2 of WarpRows): query r / kHeads, kv head r %
 //   kHeads.
 // A buffer is refilled piece by piece with the warp's next unit as soon as a piece is converted.
@@ -55,26 +54,43 @@ struct DirectShape {
 template <class Shape>
 struct DirectUnit {
   Words4 k[Shape::kTiles];
-  Words2 v[Shape::kTiles][2];
+  Words4 v[Shape::kTiles];
 };
 
-/// The token, of a tile, and the kv head, of the CTA's, of column g of this lane's K and of columns
-/// 2t, 2t + 1 of its V.
+/// The token, of a tile, of what this lane loads: column g.
 template <class Shape>
-__device__ __forceinline__ int key_token() {
-  return static_cast<int>(threadIdx.x) % 32 / 4 % Shape::kTileTokens;
+__device__ __forceinline__ int loaded_token() {
+  return static_cast<int>(threadIdx.x) % 32 / 4 / Shape::kHeads;
 }
+/// The token, of a tile, of column 2t or 2t + 1.
 template <class Shape>
-__device__ __forceinline__ int key_head() {
-  return static_cast<int>(threadIdx.x) % 32 / 4 / Shape::kTileTokens;
+__device__ __forceinline__ int score_token(int column) {
+  const int t = static_cast<int>(threadIdx.x) % 4;
+  return Shape::kHeads == 2 ? t : 2 * t + column;
 }
-template <class Shape>
-__device__ __forceinline__ int value_token(int column) {
-  return static_cast<int>(threadIdx.x) % 4 * 2 % Shape::kTileTokens + column;
+
+/// Dims 8g..8g+7 of columns 2t and 2t + 1 of a tile, from what lanes 8t + g / 2 and 8t + g / 2 + 4
+/// loaded; in lanes of an odd g the two are swapped (see value_selector()). Each of the four
+/// exchanges takes from a lane what one lane wants of it: of the 16 bytes of an even column the
+/// even g want the first half, the odd g the second, and those ask for the odd column first.
+__device__ __forceinline__ void value_columns(const Words4& loaded, Words2 (&columns)[2]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const bool odd_column = lane / 4 % 2 != 0;  // what this lane loaded; and whether its own g is odd
+  const int from = lane % 4 * 8 + lane / 8;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int source = from + (odd_column == (i == 0) ? 4 : 0);
+#pragma unroll
+    for (int w = 0; w < 2; ++w) {
+      const uint32_t first = loaded.word[w], second = loaded.word[2 + w];
+      const uint32_t wanted = odd_column == (i == 0) ? second : first;
+      columns[i].word[w] = __shfl_sync(kWholeWarp, wanted, source);
+    }
+  }
 }
-template <class Shape>
-__device__ __forceinline__ int value_head() {
-  return static_cast<int>(threadIdx.x) % 4 * 2 / Shape::kTileTokens;
+/// For value_fragment().
+__device__ __forceinline__ uint32_t value_selector() {
+  return static_cast<int>(threadIdx.x) % 32 / 4 % 2 == 0 ? kEvenFirst : kOddFirst;
 }
 
 /// Where rows of the cache lie for this lane. A unit's pages are looked up by one lane for each
@@ -86,8 +102,8 @@ class DirectLoader {
   __device__ __forceinline__ DirectLoader(const AttentionArgs& args, int request, int first_head,
                                           int end)
       : pages_(pages_of(args, request)),
-        k_(args.k_cache + (first_head + key_head<Shape>()) * kHeadDim + lane() % 4 * 16),
-        v_(args.v_cache + (first_head + value_head<Shape>()) * kHeadDim + lane() / 4 * 8),
+        k_(args.k_cache + first_byte(first_head)),
+        v_(args.v_cache + first_byte(first_head)),
         page_shift_(args.page_shift),
         end_(end) {}
 
@@ -104,38 +120,32 @@ class DirectLoader {
 
   /// `row`: of all lanes' keys. The whole warp calls these.
   __device__ __forceinline__ Words4 keys(uint32_t row, int tile) const {
-    return load_keys(shuffled(row, key_at(tile)));
+    return load(k_, shuffled(row, token_at(tile)));
   }
-  __device__ __forceinline__ void values(uint32_t row, int tile, Words2 (&v)[2]) const {
-#pragma unroll
-    for (int column = 0; column < 2; ++column) {
-      v[column] = load_values(shuffled(row, value_at(tile, column)));
-    }
+  __device__ __forceinline__ Words4 values(uint32_t row, int tile) const {
+    return load(v_, shuffled(row, token_at(tile)));
   }
   /// The first `count` tokens; the last one of them takes the place of others.
   __device__ __forceinline__ void unit(uint32_t row, DirectUnit<Shape>& unit,
                                        int count = Shape::kTokens) const {
+    uint32_t of[Shape::kTiles];
 #pragma unroll
     for (int tile = 0; tile < Shape::kTiles; ++tile) {
-      unit.k[tile] = load_keys(shuffled(row, smaller(key_at(tile), count - 1)));
+      of[tile] = shuffled(row, smaller(token_at(tile), count - 1));
+      unit.k[tile] = load(k_, of[tile]);
     }
 #pragma unroll
-    for (int i = 0; i < 2 * Shape::kTiles; ++i) {
-      unit.v[i / 2][i % 2] = load_values(shuffled(row, smaller(value_at(i / 2, i % 2), count - 1)));
-    }
+    for (int tile = 0; tile < Shape::kTiles; ++tile) unit.v[tile] = load(v_, of[tile]);
   }
   /// All but the first `count` tokens.
   __device__ __forceinline__ void rest_of_unit(uint32_t row, DirectUnit<Shape>& unit,
                                                int count) const {
 #pragma unroll
     for (int tile = 0; tile < Shape::kTiles; ++tile) {
-      const uint32_t of = shuffled(row, key_at(tile));
-      if (key_at(tile) >= count) unit.k[tile] = load_keys(of);
-    }
-#pragma unroll
-    for (int i = 0; i < 2 * Shape::kTiles; ++i) {
-      const uint32_t of = shuffled(row, value_at(i / 2, i % 2));
-      if (value_at(i / 2, i % 2) >= count) unit.v[i / 2][i % 2] = load_values(of);
+      const uint32_t of = shuffled(row, token_at(tile));
+      if (token_at(tile) < count) continue;
+      unit.k[tile] = load(k_, of);
+      unit.v[tile] = load(v_, of);
     }
   }
 
@@ -144,21 +154,19 @@ class DirectLoader {
   __device__ __forceinline__ int key(int begin) const {
     return smaller(begin + lane() % Shape::kTokens + 1, end_) - 1;
   }
-  /// Tokens of the unit.
-  static __device__ __forceinline__ int key_at(int tile) {
-    return tile * Shape::kTileTokens + key_token<Shape>();
+  /// Of a row.
+  static __device__ __forceinline__ int first_byte(int first_head) {
+    return (first_head + lane() / 4 % Shape::kHeads) * kHeadDim + lane() % 4 * 16;
   }
-  static __device__ __forceinline__ int value_at(int tile, int column) {
-    return tile * Shape::kTileTokens + value_token<Shape>(column);
+  /// Token of the unit.
+  static __device__ __forceinline__ int token_at(int tile) {
+    return tile * Shape::kTileTokens + loaded_token<Shape>();
   }
   static __device__ __forceinline__ uint32_t shuffled(uint32_t row, int token) {
     return __shfl_sync(kWholeWarp, row, token);
   }
-  __device__ __forceinline__ Words4 load_keys(uint32_t row) const {
-    return load_constant_words4<Shape::kHint>(k_ + static_cast<uint64_t>(row) * kDirectRowBytes);
-  }
-  __device__ __forceinline__ Words2 load_values(uint32_t row) const {
-    return load_constant_words2<Shape::kHint>(v_ + static_cast<uint64_t>(row) * kDirectRowBytes);
+  static __device__ __forceinline__ Words4 load(const uint8_t* rows, uint32_t row) {
+    return load_constant_words4<Shape::kHint>(rows + static_cast<uint64_t>(row) * kDirectRowBytes);
   }
 
   const int32_t* pages_;
@@ -166,38 +174,33 @@ class DirectLoader {
   int page_shift_, end_;
 };
 
-/// This lane's scores of a unit, then P in their place: columns 2t and 2t + 1 of its row groups.
-/// With two kv heads those columns are one head's, and of the halves of a tile of rows only that
-/// head's is real.
+/// This lane's scores of a unit that are real, then P in their place: of a row group, one for each
+/// tile with two kv heads, else two.
 template <class Shape>
 struct DirectScores {
-  static constexpr int kHalves = Shape::kHeads == 2 ? 1 : Shape::Rows::kHalves;
-  float of[Shape::Rows::kTiles][Shape::kTiles][kHalves][2];
-};
+  static constexpr int kValues = 2 / Shape::kHeads;
+  float of[Shape::Rows::kTiles][Shape::kTiles][Shape::Rows::kHalves][kValues];
 
-/// Of a value for each half of a tile of rows, what stands for half number `half` of the scores.
-template <class Shape>
-__device__ __forceinline__ float of_half(const float (&values)[Shape::Rows::kHalves], int half) {
-  if constexpr (Shape::kHeads == 2) return value_head<Shape>() == 0 ? values[0] : values[1];
-  return values[half];
-}
+  /// Where value v stands among the columns 2t, 2t + 1.
+  static __device__ __forceinline__ constexpr int column(int half, int v) {
+    return Shape::kHeads == 2 ? half : v;
+  }
+};
 
 /// One step's rows of A, from `of(tile, half, v)` of its two tiles: zero where a row meets the
 /// other kv head.
 template <class Shape, class Of>
 __device__ __forceinline__ void pack_rows(int step, uint32_t (&a)[4], const Of& of) {
-  constexpr int kLastHalf = DirectScores<Shape>::kHalves - 1;
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int tile = 2 * step + i;
-    const uint32_t first = f32x2_to_f16x2(of(tile, 0, 0), of(tile, 0, 1));
-    if constexpr (Shape::kHeads == 2) {
-      a[2 * i] = value_head<Shape>() == 0 ? first : 0;
-      a[2 * i + 1] = value_head<Shape>() == 0 ? 0 : first;
+  for (int i = 0; i < 4; ++i) {
+    const int tile = 2 * step + i / 2, half = i % 2;
+    if (half >= Shape::Rows::kHalves) {
+      a[i] = 0;
+    } else if (Shape::kHeads == 1) {
+      a[i] = f32x2_to_f16x2(of(tile, half, 0), of(tile, half, DirectScores<Shape>::kValues - 1));
     } else {
-      a[2 * i] = first;
-      a[2 * i + 1] =
-          kLastHalf == 0 ? 0 : f32x2_to_f16x2(of(tile, kLastHalf, 0), of(tile, kLastHalf, 1));
+      const float only = of(tile, half, 0);
+      a[i] = half == 0 ? f32x2_to_f16x2(only, 0.0F) : f32x2_to_f16x2(0.0F, only);
     }
   }
 }
@@ -262,9 +265,11 @@ __device__ __forceinline__ DirectScores<Shape> multiply_unit(const typename Shap
     for (int m = 0; m < rows.kTiles; ++m) {
       const Accumulator all = multiply_keys(queries.tile(rows, m), keys);
 #pragma unroll
-      for (int i = 0; i < 2 * Scores::kHalves; ++i) {
-        scores.of[m][tile][i / 2][i % 2] =
-            Shape::kHeads == 2 && value_head<Shape>() == 1 ? all.value[2 + i % 2] : all.value[i];
+      for (int half = 0; half < rows.kHalves; ++half) {
+#pragma unroll
+        for (int v = 0; v < Scores::kValues; ++v) {
+          scores.of[m][tile][half][v] = all.value[2 * half + Scores::column(half, v)];
+        }
       }
     }
   }
@@ -293,26 +298,9 @@ template <class Shape>
 __device__ __forceinline__ bool attends(const DirectKeys& keys, int begin, int m, int tile,
                                         int half, int v) {
   const int query = (2 * m + half) / Shape::kHeads;
-  const int key = begin + tile * Shape::kTileTokens + value_token<Shape>(v);
+  const int key = begin + tile * Shape::kTileTokens + score_token<Shape>(v);
   if (Shape::kQueries == 1) return key < keys.keys.end;
   return query == 0 ? key < keys.end_of_first : key < keys.keys.end && key != keys.left;
-}
-
-/// Raises the maxima of all rows to those of the lanes' row groups.
-template <class Shape>
-__device__ __forceinline__ void rescale_direct(
-    typename Shape::Rows& rows,
-    const float (&unit_max)[Shape::Rows::kTiles][DirectScores<Shape>::kHalves]) {
-  if constexpr (Shape::kHeads == 2) {
-    float all[Shape::Rows::kTiles][2];
-#pragma unroll
-    for (int i = 0; i < 2 * Shape::Rows::kTiles; ++i) {
-      all[i / 2][i % 2] = value_head<Shape>() == i % 2 ? unit_max[i / 2][0] : minus_infinity();
-    }
-    rescale(rows, all);
-  } else {
-    rescale(rows, unit_max);
-  }
 }
 
 /// Scores become P, which is added to the rows' sums; exactly 0 for keys that a row does not
@@ -323,46 +311,38 @@ __device__ __forceinline__ void weigh_unit(typename Shape::Rows& rows, DirectSco
                                            const DirectKeys& keys, int begin) {
   using Scores = DirectScores<Shape>;
   using Rows = typename Shape::Rows;
-  constexpr int kValues = 2 * Shape::kTiles;  // of a row group
-  float unit_max[Rows::kTiles][Scores::kHalves];
+  float unit_max[Rows::kTiles][Rows::kHalves];
   bool grows = false;
 #pragma unroll
   for (int m = 0; m < Rows::kTiles; ++m) {
 #pragma unroll
-    for (int half = 0; half < Scores::kHalves; ++half) {
+    for (int half = 0; half < Rows::kHalves; ++half) {
       float max = minus_infinity();
 #pragma unroll
-      for (int i = 0; i < kValues; ++i) {
-        float& score = scores.of[m][i / 2][half][i % 2];
+      for (int i = 0; i < Shape::kTiles * Scores::kValues; ++i) {
+        float& score = scores.of[m][i / Scores::kValues][half][i % Scores::kValues];
+        const int tile = i / Scores::kValues, v = i % Scores::kValues;
         const bool second = (2 * m + half) / Shape::kHeads > 0;
-        if (kLast ? !attends<Shape>(keys, begin, m, i / 2, half, i % 2)
-                  : second && i == 0 && begin == keys.left && value_token<Shape>(0) == 0) {
+        if (kLast ? !attends<Shape>(keys, begin, m, tile, half, v)
+                  : second && i == 0 && begin == keys.left && score_token<Shape>(0) == 0) {
           score = minus_infinity();
         }
         max = fmaxf(max, score);
       }
       unit_max[m][half] = max * keys.scale;
-      grows = grows || unit_max[m][half] > of_half<Shape>(rows.max[m], half) + kRescaleAt;
+      grows = grows || unit_max[m][half] > rows.max[m][half] + kRescaleAt;
     }
   }
-  if (__any_sync(kWholeWarp, grows)) rescale_direct<Shape>(rows, unit_max);
+  if (__any_sync(kWholeWarp, grows)) rescale(rows, unit_max);
 #pragma unroll
   for (int m = 0; m < Rows::kTiles; ++m) {
 #pragma unroll
-    for (int half = 0; half < Scores::kHalves; ++half) {
-      const float max = of_half<Shape>(rows.max[m], half);
-      float sum = 0;
+    for (int half = 0; half < Rows::kHalves; ++half) {
 #pragma unroll
-      for (int i = 0; i < kValues; ++i) {
-        float& p = scores.of[m][i / 2][half][i % 2];
-        p = exp2_approx(fmaf(p, keys.scale, -max));
-        sum += p;
-      }
-      if constexpr (Shape::kHeads == 2) {
-        rows.sum[m][0] += value_head<Shape>() == 0 ? sum : 0.0F;
-        rows.sum[m][1] += value_head<Shape>() == 0 ? 0.0F : sum;
-      } else {
-        rows.sum[m][half] += sum;
+      for (int i = 0; i < Shape::kTiles * Scores::kValues; ++i) {
+        float& p = scores.of[m][i / Scores::kValues][half][i % Scores::kValues];
+        p = exp2_approx(fmaf(p, keys.scale, -rows.max[m][half]));
+        rows.sum[m][half] += p;
       }
     }
   }
@@ -383,15 +363,30 @@ __device__ __forceinline__ void add_step(typename Shape::Rows& rows, const Direc
   }
 }
 
+/// V of two tiles as value_fragment() takes it.
+struct StepCodes {
+  Words2 of[4];
+};
+template <class Shape>
+__device__ __forceinline__ StepCodes step_codes(const DirectUnit<Shape>& unit, int step) {
+  StepCodes codes;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    Words2 columns[2];
+    value_columns(unit.v[2 * step + i], columns);
+    codes.of[2 * i] = columns[0];
+    codes.of[2 * i + 1] = columns[1];
+  }
+  return codes;
+}
+
 /// o += P * V. Each tile's values make room for what `refill(tile)` loads.
 template <class Shape, class Refill>
 __device__ __forceinline__ void add_values(typename Shape::Rows& rows, const DirectScores<Shape>& p,
                                            DirectUnit<Shape>& unit, const Refill& refill) {
 #pragma unroll
   for (int step = 0; step < Shape::kTiles / 2; ++step) {
-    const Words2 codes[4] = {unit.v[2 * step][0], unit.v[2 * step][1], unit.v[2 * step + 1][0],
-                             unit.v[2 * step + 1][1]};
-    const ValueFragment values = value_fragment(codes);
+    const ValueFragment values = value_fragment(step_codes<Shape>(unit, step).of, value_selector());
     refill(2 * step);
     refill(2 * step + 1);
     add_step<Shape>(rows, p, step, values);
@@ -408,15 +403,16 @@ __device__ __forceinline__ void add_values_with_nan(typename Shape::Rows& rows,
   constexpr uint32_t kOne = 0x38;  // e4m3
 #pragma unroll
   for (int step = 0; step < Shape::kTiles / 2; ++step) {
-    Words2 finite[4], nan[4];
+    const StepCodes codes = step_codes<Shape>(unit, step);
+    StepCodes finite, nan;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const uint32_t codes = unit.v[2 * step + i / 4][i / 2 % 2].word[i % 2];
-      finite[i / 2].word[i % 2] = without_nan(codes);
-      nan[i / 2].word[i % 2] = (nan_codes(codes) >> 7) * kOne;
+      const uint32_t four = codes.of[i / 2].word[i % 2];
+      finite.of[i / 2].word[i % 2] = without_nan(four);
+      nan.of[i / 2].word[i % 2] = (nan_codes(four) >> 7) * kOne;
     }
-    add_step<Shape>(rows, p, step, value_fragment(finite));
-    const ValueFragment counted = value_fragment(nan);
+    add_step<Shape>(rows, p, step, value_fragment(finite.of, value_selector()));
+    const ValueFragment counted = value_fragment(nan.of, value_selector());
 #pragma unroll
     for (int m = 0; m < rows.kTiles; ++m) {
       uint32_t a[4];
@@ -528,7 +524,7 @@ class DirectWalk {
           rows, queries, unit_, [&](int tile) { unit_.k[tile] = loader_.keys(row, tile); });
       weigh_unit<Shape, false>(rows, scores, keys, begin);
       add_values<Shape>(rows, scores, unit_,
-                        [&](int tile) { loader_.values(row, tile, unit_.v[tile]); });
+                        [&](int tile) { unit_.v[tile] = loader_.values(row, tile); });
       begin = next;
     }
     complete(unit_, begin);

@@ -79,16 +79,21 @@ struct ValueFragment {
   uint32_t column[kColumns][2];
 };
 
-__device__ __forceinline__ ValueFragment value_fragment(const Words2 (&codes)[4]) {
+/// Selectors of the first two dims of a pair of keys, of which the even one or the odd one is given
+/// first.
+inline constexpr uint32_t kEvenFirst = 0x5140, kOddFirst = 0x1504;
+
+__device__ __forceinline__ ValueFragment value_fragment(const Words2 (&codes)[4],
+                                                        uint32_t selector = kEvenFirst) {
   ValueFragment values;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const Words2& even = codes[2 * half];
+    const Words2& even = codes[2 * half];  // or odd, and the other way round
     const Words2& odd = codes[2 * half + 1];
 #pragma unroll
     for (int w = 0; w < 2; ++w) {
-      const uint32_t low = pick_bytes<0x5140>(even.word[w], odd.word[w]);  // dims 4w, 4w + 1
-      const uint32_t high = pick_bytes<0x7362>(even.word[w], odd.word[w]);
+      const uint32_t low = pick_bytes(even.word[w], odd.word[w], selector);  // dims 4w, 4w + 1
+      const uint32_t high = pick_bytes(even.word[w], odd.word[w], selector + 0x2222);
       values.column[4 * w + 0][half] = low_f16x2(low);
       values.column[4 * w + 1][half] = high_f16x2(low);
       values.column[4 * w + 2][half] = low_f16x2(high);

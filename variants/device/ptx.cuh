@@ -106,12 +106,11 @@ __device__ __forceinline__ uint32_t f32x2_to_f16x2(float low, float high) {
   return packed;
 }
 
-/// Four of the eight bytes of b:a, the lowest first; a selector's hex digits name them: 0..3 in a,
-/// 4..7 in b.
-template <uint32_t kSelector>
-__device__ __forceinline__ uint32_t pick_bytes(uint32_t a, uint32_t b) {
+/// Four of the eight bytes of b:a, the lowest first; the selector's hex digits name them: 0..3 in
+/// a, 4..7 in b.
+__device__ __forceinline__ uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t selector) {
   uint32_t picked;
-  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(picked) : "r"(a), "r"(b), "n"(kSelector));
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(picked) : "r"(a), "r"(b), "r"(selector));
   return picked;
 }
 

@@ -78,7 +78,7 @@ class OwnTokens {
   }
 
   __device__ __forceinline__ void put(int i, const device::OwnCodes<Shape::kHeads>& codes) const {
-    if (lane() / 4 < Shape::kHeads) device::store_words4(key(i, lane() / 4), codes.key);
+    if (lane() / 4 < Shape::kHeads) device::store_words4(loaded(2 * i), codes.key);
 #pragma unroll
     for (int h = 0; h < Shape::kHeads; ++h) {
       if (lane() % 4 == 0) device::store_words2(value(i, h), codes.value[h]);
@@ -92,25 +92,23 @@ class OwnTokens {
     for (int i = 0; i < Shape::kQueries; ++i) {
       const int place = first_ + i - begin;
       if (place < 0 || place >= Shape::kTokens) continue;
-      const device::Words4 k = device::load_words4(key(i, device::key_head<Shape>()));
+      const device::Words4 k = device::load_words4(loaded(2 * i));
+      const device::Words4 v = device::load_words4(loaded(2 * i + 1));
 #pragma unroll
       for (int tile = 0; tile < Shape::kTiles; ++tile) {
-        const int token = tile * Shape::kTileTokens;
-        if (token + device::key_token<Shape>() == place) unit.k[tile] = k;
-#pragma unroll
-        for (int column = 0; column < 2; ++column) {
-          if (token + device::value_token<Shape>(column) != place) continue;
-          unit.v[tile][column] = device::load_words2(value(i, device::value_head<Shape>()));
-        }
+        if (tile * Shape::kTileTokens + device::loaded_token<Shape>() != place) continue;
+        unit.k[tile] = k;
+        unit.v[tile] = v;
       }
     }
   }
 
  private:
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
-  /// This lane's 16 bytes of K of a kv head, and its 8 of V.
-  __device__ __forceinline__ unsigned char* key(int i, int head) const {
-    return codes_ + (2 * i * Shape::kHeads + head) * device::kHeadDim + lane() % 4 * 16;
+  /// What this lane would have loaded of a row: 2i is K of token i, 2i + 1 its V.
+  __device__ __forceinline__ unsigned char* loaded(int row) const {
+    return codes_ + (row * Shape::kHeads + lane() / 4 % Shape::kHeads) * device::kHeadDim +
+           lane() % 4 * 16;
   }
   __device__ __forceinline__ unsigned char* value(int i, int head) const {
     return codes_ + ((2 * i + 1) * Shape::kHeads + head) * device::kHeadDim + lane() / 4 * 8;

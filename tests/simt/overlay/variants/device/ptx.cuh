@@ -40,13 +40,11 @@ inline float exp2_approx(float x) { return x < -126.0F ? 0.0F : exp2f(x); }
 
 inline uint32_t f32x2_to_f16x2(float low, float high) { return simt::pack_f16(low, high); }
 
-template <uint32_t kSelector>
-uint32_t pick_bytes(uint32_t a, uint32_t b) {
-  static_assert((kSelector & ~0x7777U) == 0, "digits name one of eight bytes");
+inline uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t selector) {
   const uint64_t bytes = a | static_cast<uint64_t>(b) << 32;
   uint32_t picked = 0;
   for (unsigned i = 0; i < 4; ++i) {
-    const unsigned byte = kSelector >> 4 * i & 7U;
+    const unsigned byte = selector >> 4 * i & 7U;
     picked |= static_cast<uint32_t>(bytes >> 8 * byte & 0xFFU) << 8 * i;
   }
   return picked;
