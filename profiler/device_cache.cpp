@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Flushes the L2 of the current device by reading a buffer of twice its size.
+// Flushes the L2 of the current device by reading a buffer of twice its size, as lines to be
+// evicted last: those that kernels asked it to keep outlive an ordinary read in part.
 #include "profiler/device_cache.h"
 
 #include <cuda_runtime_api.h>
@@ -37,11 +38,14 @@ DeviceCache::DeviceCache(CUstream_st* stream)
 }
 
 void DeviceCache::flush() {
-  launch_read(stream_, data_.data(), bytes_, data_.as<uint32_t>(bytes_));
+  launch_keeping_read(stream_, data_.data(), bytes_, data_.as<uint32_t>(bytes_));
+  launch_demote(stream_, data_.data(), bytes_);
 }
 
 std::string DeviceCache::recipe() const {
-  return fmt::format("no persisting lines, none set aside; read {} bytes", bytes_);
+  return fmt::format(
+      "no persisting lines, none set aside; read {} bytes to be evicted last, made ordinary",
+      bytes_);
 }
 
 }  // namespace muse::profiler

@@ -16,14 +16,16 @@ namespace muse::profiler {
 /// nothing that is timed runs. Of the current device. Throws DeviceError.
 void reset_persisting();
 
-/// Reads a buffer of its own that is at least twice the L2. It reads because a write would leave
-/// dirty lines, whose write-back would then run inside the timed kernel.
+/// Reads a buffer of its own that is at least twice the L2, with the hint that its lines are to be
+/// evicted last, and takes the hint back: lines with that hint of earlier kernels outlive a read
+/// without it, and the kernel that is timed must not have to evict such lines. It reads because a
+/// write would leave dirty lines, whose write-back would then run inside the timed kernel.
 class DeviceCache {
  public:
   /// Of the current device; allocates and fills the buffer. Throws DeviceError.
   explicit DeviceCache(CUstream_st* stream);
 
-  /// Enqueues the read on the stream. Throws DeviceError where the launch fails.
+  /// Enqueues that on the stream. Throws DeviceError where the launch fails.
   void flush();
   int64_t bytes() const { return bytes_; }
   /// How the device flushes, reset_persisting() before batches included; part of the protocol hash.

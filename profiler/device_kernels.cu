@@ -14,6 +14,7 @@ constexpr int kThreads = 256;
 constexpr int kUnroll = 4;        // loads of 16 bytes in flight per thread
 constexpr int kGatherUnroll = 2;  // rows, each of K and of V: the same number of loads
 constexpr int kRowBytes = 128;
+constexpr int kLineBytes = 128;  // of the L2
 /// No sum of one repeated byte: its four bytes differ. XOR of equal words gives 0 or the word.
 constexpr uint32_t kNeverSummed = 0x01020408;
 
@@ -41,6 +42,23 @@ __device__ void consume(uint32_t sum, uint32_t* sink) {
   if (sum == kNeverSummed) *sink = sum;
 }
 
+/// Of what the grid's threads read together by `load`, this thread's part.
+template <class Load>
+__device__ uint32_t sum_of(const uint4* data, int64_t count, Load load) {
+  const int64_t stride = int64_t{gridDim.x} * kThreads;
+  uint32_t sum = 0;
+  int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  for (; i + (kUnroll - 1) * stride < count; i += kUnroll * stride) {
+    uint4 v[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) v[u] = load(data + i + u * stride);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) sum ^= fold(v[u]);
+  }
+  for (; i < count; i += stride) sum ^= fold(load(data + i));
+  return sum;
+}
+
 }  // namespace
 
 // Not in the unnamed namespace: the symbols are looked for by name in records.
@@ -61,18 +79,28 @@ __global__ void link_kernel(int64_t cycles) {
 
 __global__ void __launch_bounds__(kThreads)
     read_kernel(const uint4* __restrict__ data, int64_t count, uint32_t* sink) {
+  consume(sum_of(data, count, [](const uint4* at) { return __ldcg(at); }), sink);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    keeping_read_kernel(const uint4* __restrict__ data, int64_t count, uint32_t* sink) {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  const auto load = [policy](const uint4* at) {
+    uint4 v;
+    asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(at), "l"(policy));
+    return v;
+  };
+  consume(sum_of(data, count, load), sink);
+}
+
+__global__ void __launch_bounds__(kThreads) demote_kernel(const uint8_t* data, int64_t lines) {
   const int64_t stride = int64_t{gridDim.x} * kThreads;
-  uint32_t sum = 0;
-  int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  for (; i + (kUnroll - 1) * stride < count; i += kUnroll * stride) {
-    uint4 v[kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) v[u] = __ldcg(data + i + u * stride);
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) sum ^= fold(v[u]);
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < lines; i += stride) {
+    asm volatile("applypriority.global.L2::evict_normal [%0], 128;" ::"l"(data + i * kLineBytes));
   }
-  for (; i < count; i += stride) sum ^= fold(__ldcg(data + i));
-  consume(sum, sink);
 }
 
 __global__ void __launch_bounds__(kThreads) write_kernel(uint4* data, int64_t count) {
@@ -139,6 +167,10 @@ const void* entry(OwnKernel kernel) {
       return reinterpret_cast<const void*>(link_kernel);
     case OwnKernel::kRead:
       return reinterpret_cast<const void*>(read_kernel);
+    case OwnKernel::kKeepingRead:
+      return reinterpret_cast<const void*>(keeping_read_kernel);
+    case OwnKernel::kDemote:
+      return reinterpret_cast<const void*>(demote_kernel);
     case OwnKernel::kWrite:
       return reinterpret_cast<const void*>(write_kernel);
     case OwnKernel::kCopy:
@@ -200,6 +232,18 @@ void launch_read(CUstream_st* stream, const void* data, int64_t bytes, uint32_t*
   int64_t count = bytes / 16;
   void* args[] = {&data, &count, &sink};
   launch_wave(stream, OwnKernel::kRead, count, args);
+}
+
+void launch_keeping_read(CUstream_st* stream, const void* data, int64_t bytes, uint32_t* sink) {
+  int64_t count = bytes / 16;
+  void* args[] = {&data, &count, &sink};
+  launch_wave(stream, OwnKernel::kKeepingRead, count, args);
+}
+
+void launch_demote(CUstream_st* stream, const void* data, int64_t bytes) {
+  int64_t lines = bytes / kLineBytes;
+  void* args[] = {&data, &lines};
+  launch_wave(stream, OwnKernel::kDemote, lines, args);
 }
 
 void launch_write(CUstream_st* stream, void* data, int64_t bytes) {

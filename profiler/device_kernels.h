@@ -25,6 +25,12 @@ void launch_link(CUstream_st* stream, int64_t cycles, bool programmatic);
 /// with one byte never sums to.
 void launch_read(CUstream_st* stream, const void* data, int64_t bytes, uint32_t* sink);
 
+/// The same with the hint that the L2 is to evict these lines last.
+void launch_keeping_read(CUstream_st* stream, const void* data, int64_t bytes, uint32_t* sink);
+/// Withdraws that hint: makes the lines of `bytes`, a multiple of 128 from a line's start on,
+/// ordinary ones.
+void launch_demote(CUstream_st* stream, const void* data, int64_t bytes);
+
 void launch_write(CUstream_st* stream, void* data, int64_t bytes);
 void launch_copy(CUstream_st* stream, void* target, const void* source, int64_t bytes);
 
@@ -41,7 +47,18 @@ struct GatherArgs {
 void launch_gather(CUstream_st* stream, const GatherArgs& args);
 
 /// Which kernel a launch above runs.
-enum class OwnKernel : uint8_t { kNull, kSpin, kLink, kRead, kWrite, kCopy, kGather128, kGather64 };
+enum class OwnKernel : uint8_t {
+  kNull,
+  kSpin,
+  kLink,
+  kRead,
+  kKeepingRead,
+  kDemote,
+  kWrite,
+  kCopy,
+  kGather128,
+  kGather64
+};
 /// Its mangled symbol.
 std::string symbol(OwnKernel kernel);
 
