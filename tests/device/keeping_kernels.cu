@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads with an eviction hint, and its withdrawal line by line.
+// Reads with an eviction hint, and their twins without.
 #include <cuda_runtime.h>
 
 #include "profiler/device_error.h"
@@ -33,13 +33,6 @@ __global__ void __launch_bounds__(kKeepingThreads)
   if (sum == kNeverTheSum) *sink = sum;
 }
 
-__global__ void __launch_bounds__(kKeepingThreads) demote(const uint8_t* data, int64_t lines) {
-  const int64_t stride = int64_t{gridDim.x} * kKeepingThreads;
-  for (int64_t i = int64_t{blockIdx.x} * kKeepingThreads + threadIdx.x; i < lines; i += stride) {
-    asm volatile("applypriority.global.L2::evict_normal [%0], 128;" ::"l"(data + i * 128));
-  }
-}
-
 void launch_hinted_read(CUstream_st* stream, const void* data, int64_t bytes, uint32_t* sink,
                         bool keep) {
   const auto* words = static_cast<const uint4*>(data);
@@ -54,12 +47,6 @@ void launch_hinted_read(CUstream_st* stream, const void* data, int64_t bytes, ui
 const void* hinted_read_entry(bool keep) {
   return keep ? reinterpret_cast<const void*>(hinted_read<true>)
               : reinterpret_cast<const void*>(hinted_read<false>);
-}
-
-void launch_demote(CUstream_st* stream, const void* data, int64_t bytes) {
-  demote<<<kKeepingBlocks, kKeepingThreads, 0, stream>>>(static_cast<const uint8_t*>(data),
-                                                         bytes / 128);
-  check_cuda(cudaGetLastError(), "launch");
 }
 
 }  // namespace muse::profiler

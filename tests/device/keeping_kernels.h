@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels that ask the L2 to keep what they read, and one that takes it back. Also read by nvcc:
-// C++17.
+// Kernels that ask the L2 to keep what they read. Also read by nvcc: C++17.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +13,5 @@ namespace muse::profiler {
 void launch_hinted_read(CUstream_st* stream, const void* data, int64_t bytes, uint32_t* sink,
                         bool keep);
 const void* hinted_read_entry(bool keep);
-
-/// Makes the lines of `bytes`, a multiple of 128, ordinary ones where the L2 holds them.
-void launch_demote(CUstream_st* stream, const void* data, int64_t bytes);
 
 }  // namespace muse::profiler

@@ -40,7 +40,7 @@ Variant make_variant() {
     launch.pdl = false;
     Workspace workspace;
     if (value(configuration, "trick") == kSlowStart)
-      workspace = {.bytes = 256, .zeroed_once = true};
+      workspace = {.bytes = 256, .zeroed_once = true, .double_buffered = true};
     return Geometry{.launches = {launch}, .workspace = workspace};
   };
   variant.bind = [](const Problem& problem, const Configuration&, const Buffers& buffers,

@@ -10,19 +10,18 @@ namespace muse::gate_fake_trick {
 enum Trick : int {
   kHonest = 0,
   kKeepsOutput = 1,  // computes what is not there yet
-  kSlowStart = 2,    // its first launches take longer
+  kSlowStart = 2,    // its first launch with a workspace takes longer
 };
 inline constexpr int kTricks = 3;
 inline constexpr int kNames = 12;  // the tunable `name`, which changes nothing
 inline constexpr int kThreads = 128;
-inline constexpr int kSlowLaunches = 2;  // the one that nobody times, and one more
 inline constexpr uint64_t kSlowNs = 1000000;
 
 struct Args {
   const uint16_t* qkv;  // bf16 [T, (2*Hq+2*Hkv)*D]
   const uint16_t* o;    // bf16 [T, Hq, D]
   uint16_t* out;        // bf16 [T, Hq*D]
-  int32_t* launches;    // [1] of this workspace so far; kSlowStart only
+  int32_t* launches;    // [1] with this half of the workspace so far; kSlowStart only
   int32_t tokens, num_q_heads, num_kv_heads;
 };
 
@@ -40,7 +39,7 @@ __global__ void __launch_bounds__(kThreads) gate(const __grid_constant__ Args ar
   const device::RowPlace row = device::row_place<kThreads>(args.tokens, heads);
   const int64_t at = device::row_start(row.token, heads, row.head) + row.lane * device::kSlice;
   if constexpr (C::trick == kSlowStart) {
-    if (blockIdx.x == 0 && threadIdx.x == 0 && atomicAdd(args.launches, 1) < kSlowLaunches) {
+    if (blockIdx.x == 0 && threadIdx.x == 0 && atomicAdd(args.launches, 1) == 0) {
       for (const uint64_t start = global_time_ns(); global_time_ns() - start < kSlowNs;) {
       }
     }
