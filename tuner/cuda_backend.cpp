@@ -220,8 +220,8 @@ class CudaBackend final : public Backend {
     return fmt::format(
         "timer={}; sampler={}; cold=flush before the sample; flush={}; "
         "warm=after the predecessor, no flush; rotating=one graph over copies of 3 caches; "
-        "fill=normal, caches repeat; memory=cudaMalloc, guarded; chain=one graph; samples back to "
-        "back",
+        "fill=normal, caches repeat; memory=cudaMalloc, guarded; chain=one graph; two untimed runs "
+        "in each place; samples back to back",
         profiler::name(sampler_->timer()), sampler_->version(), cache_->recipe());
   }
 

@@ -28,6 +28,8 @@ constexpr std::chrono::nanoseconds kBatchTime = std::chrono::milliseconds(5);
 constexpr size_t kBatchSamples = 1024;
 constexpr std::chrono::nanoseconds kRequestTime = std::chrono::milliseconds(250);
 constexpr std::chrono::nanoseconds kShortest{1};
+/// Of a chain before its first sample in a place: one for each part of a double-buffered workspace.
+constexpr int kUntimedRuns = 2;
 
 bool is_cold(const RoundRequest& request) {
   return request.regime == profiler::name(profiler::Regime::kCold);
@@ -153,12 +155,17 @@ TimedShape& Session::shaped(const Shape& shape, uint64_t seed, bool rotating) {
   return *shaped_;
 }
 
-// The first run loads code and sizes stacks on a GPU; none of that belongs into a sample.
-void Session::warm_up(BoundChain& bound, int index) {
+// The first run on a GPU loads code, sizes stacks and may set up its workspace, which is another one
+// in each place; none of that belongs into a sample.
+void Session::warm_up(BoundChain& bound, int index, bool wait) {
   if (bound.warm || backend_->target() == TargetKind::kHost) return;
-  feed(bound, index);
-  run(publisher_, bound.chain, index);
-  backend_->synchronize();
+  if (wait) {
+    feed(bound, index);
+  } else {
+    run(publisher_, bound.feeder, index);
+  }
+  for (int i = 0; i < kUntimedRuns; ++i) run(publisher_, bound.chain, index);
+  if (wait) backend_->synchronize();
   bound.warm = true;
 }
 
@@ -176,11 +183,11 @@ void Session::feed(const BoundChain& bound, int index) {
 }
 
 BoundChain& Session::ready(TimedShape& shaped, const EntrantText& entrant, int index,
-                           size_t placement) {
+                           size_t placement, bool wait) {
   BoundChain& bound = shaped.bound(entrant, index, placement);
   if (bound.fault != Outcome::kOk) return bound;
   try {
-    warm_up(bound, index);
+    warm_up(bound, index, wait);
   } catch (...) {
     const Failure failure = current_failure();
     bound.fault_reason = failure.reason;
@@ -342,12 +349,15 @@ Reply Session::rounds(const RoundRequest& request) {
     TimedShape& shaped = this->shaped(*shape, request.seed, is_rotating(request));
     int number = request.first_round;
     for (const Order& order : request.orders) {
+      // Who fails fails in the first place already; in the others a wait for each is only time.
+      const bool wait = request.one_by_one || number == request.first_round;
       Turns& turns = asked.emplace_back();
       const auto placement = static_cast<size_t>(number++ % std::max(request.placements, 1));
       for (const int index : order) {
         const EntrantText& entrant = request.entrants[static_cast<size_t>(index)];
-        turns.push_back({index, &ready(shaped, entrant, index, placement)});
+        turns.push_back({index, &ready(shaped, entrant, index, placement, wait)});
       }
+      backend_->synchronize();
     }
   } catch (...) {
     return fail_all(current_failure());
@@ -366,7 +376,7 @@ Reply Session::revalidate(const RevalidateRequest& request) {
   if (!shape) return Refusal{fmt::format("shape '{}': {}", request.shape, shape.error())};
   try {
     TimedShape& shaped = this->shaped(*shape, request.seed, false);
-    const BoundChain& bound = ready(shaped, request.entrant, 0, 0);
+    const BoundChain& bound = ready(shaped, request.entrant, 0, 0, true);
     if (bound.fault != Outcome::kOk) {
       return ValidationReport{.outcome = bound.fault, .reason = bound.fault_reason, .gates = {}};
     }

@@ -41,11 +41,12 @@ class Session {
   using Turns = std::vector<Turn>;  ///< a round
 
   TimedShape& shaped(const Shape& shape, uint64_t seed, bool rotating);
-  /// Bound and warm, or with the fault that it has.
-  BoundChain& ready(TimedShape& shaped, const EntrantText& entrant, int index, size_t placement);
+  /// Bound and warm, or with the fault that it has. Without `wait` what makes it warm is enqueued.
+  BoundChain& ready(TimedShape& shaped, const EntrantText& entrant, int index, size_t placement,
+                    bool wait);
   /// Runs the feeder to its end, and says that it was the feeder where that fails.
   void feed(const BoundChain& bound, int index);
-  void warm_up(BoundChain& bound, int index);
+  void warm_up(BoundChain& bound, int index, bool wait);
   profiler::Work work(const BoundChain& bound, int index, bool cold);
   RoundReply::One take(const RoundRequest& request, const BoundChain& bound, int index,
                        double& device_ns);

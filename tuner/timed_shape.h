@@ -26,7 +26,7 @@ struct BoundChain {
   std::vector<Step> feeder, chain;
   std::unique_ptr<Program> graph;    ///< the chain captured, where the target has graphs
   std::vector<std::string> kernels;  ///< what a sampler may see of the chain
-  bool warm = false;                 ///< has run once, untimed
+  bool warm = false;                 ///< has run, untimed
   size_t copies = 1;                 ///< of the chain, each on data of its own; a time is of one
   std::string fault_reason;          ///< not empty: it cannot be bound
   Outcome fault = Outcome::kOk;
