@@ -155,8 +155,8 @@ TimedShape& Session::shaped(const Shape& shape, uint64_t seed, bool rotating) {
   return *shaped_;
 }
 
-// The first run on a GPU loads code, sizes stacks and may set up its workspace, which is another one
-// in each place; none of that belongs into a sample.
+// The first run on a GPU loads code, sizes stacks and may set up its workspace, which is another
+// one in each place; none of that belongs into a sample.
 void Session::warm_up(BoundChain& bound, int index, bool wait) {
   if (bound.warm || backend_->target() == TargetKind::kHost) return;
   if (wait) {
