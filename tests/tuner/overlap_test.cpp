@@ -3,7 +3,9 @@
 // for the rest of a block while the answer before is stored.
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <set>
+#include <utility>
 
 #include "tests/tuner/mocked_sweep.h"
 #include "tuner/plan.h"
@@ -54,10 +56,27 @@ class SlowSampler final : public profiler::Sampler {
   std::vector<size_t> under_way_;
 };
 
+/// Counts how often it is run.
+class CountedProgram final : public Program {
+ public:
+  CountedProgram(std::unique_ptr<Program> inner, int& runs)
+      : inner_(std::move(inner)), runs_(runs) {}
+  int launches() const override { return inner_->launches(); }
+  void launch(int launch) override {
+    if (launch == 0) ++runs_;
+    inner_->launch(launch);
+  }
+  std::vector<std::string> kernels() const override { return inner_->kernels(); }
+
+ private:
+  std::unique_ptr<Program> inner_;
+  int& runs_;
+};
+
 /// The host, save for its clocks.
 class SlowBackend final : public Backend {
  public:
-  TargetKind target() const override { return host_->target(); }
+  TargetKind target() const override { return target_kind; }
   const DeviceClass& device_class() const override { return host_->device_class(); }
   const profiler::DeviceInstance& device_instance() const override {
     return host_->device_instance();
@@ -78,7 +97,8 @@ class SlowBackend final : public Backend {
   void synchronize() override {}
   std::unique_ptr<Program> bind(const Candidate& candidate, const Problem& problem,
                                 const Buffers& buffers, void* workspace) override {
-    return host_->bind(candidate, problem, buffers, workspace);
+    return std::make_unique<CountedProgram>(host_->bind(candidate, problem, buffers, workspace),
+                                            runs.emplace_back(0));
   }
   std::unique_ptr<Program> capture(const std::vector<Program*>&, bool, size_t) override {
     return nullptr;
@@ -99,6 +119,8 @@ class SlowBackend final : public Backend {
   DeviceLimits limits() override { return {}; }
   std::string protocol() const override { return "slow"; }
 
+  TargetKind target_kind = TargetKind::kHost;
+  std::deque<int> runs;  ///< of each program; those to be timed are not run
   std::string log;
   SlowSampler sampler_{log};
 
@@ -109,7 +131,7 @@ class SlowBackend final : public Backend {
 class Overlap : public ::testing::Test {
  protected:
   /// Rounds of two turns.
-  RoundReply rounds(int count) {
+  RoundReply rounds(int count, int placements = 1) {
     Shape shape;
     shape.problem = {.batch = 2,
                      .q_len = 1,
@@ -125,7 +147,8 @@ class Overlap : public ::testing::Test {
          .seed = 1,
          .regime = "warm",
          .entrants = {{base, ""}, {base, ""}},
-         .orders = std::vector<std::vector<int>>(static_cast<size_t>(count), {0, 1})});
+         .orders = std::vector<std::vector<int>>(static_cast<size_t>(count), {0, 1}),
+         .placements = placements});
     if (const auto* good = std::get_if<RoundReply>(&reply)) return *good;
     ADD_FAILURE() << std::get<Refusal>(reply).reason;
     return {};
@@ -193,6 +216,17 @@ TEST_F(Overlap, WhoThrowsCostsNoneOfTheBatchesBefore) {
   EXPECT_EQ(second.rounds[0].samples[1].outcome, "launch_failed");
   EXPECT_EQ(second.rounds[0].samples[1].reason, "no launch today");
   EXPECT_EQ(rounds(37).rounds.size(), 37U) << "nothing of it is left over";
+}
+
+TEST_F(Overlap, InEachPlaceAChainRunsTwiceBeforeItsFirstSampleAndThenNoMore) {
+  device_.target_kind = TargetKind::kCuda;
+  ASSERT_EQ(rounds(3, 8).rounds.size(), 3U);
+  const std::deque<int> twice = device_.runs;
+  const size_t programs = twice.size() / 3;
+  EXPECT_GT(programs, 0U);
+  EXPECT_EQ(twice, std::deque<int>(3 * programs, 2));
+  ASSERT_EQ(rounds(40, 8).rounds.size(), 40U);
+  EXPECT_EQ(device_.runs, std::deque<int>(8 * programs, 2));
 }
 
 using RestOfABlock = MockedSweep;
