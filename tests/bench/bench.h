@@ -20,8 +20,19 @@ void register_candidate(const std::string& candidate_key, const std::string& sha
 /// Throws std::runtime_error with the reason where there is no GPU, no run or no cubin.
 void register_pipelines(const std::string& database, const std::string& cache);
 
-/// Registers an empty kernel, spins of 3 to 300 us and reads of 25 and 200 MiB, each behind a flush,
-/// by CUPTI or, where another tool holds it, by events. Throws std::runtime_error without a GPU.
+struct DecodeOptions {
+  std::string database, cache;
+  std::string seed;  ///< CSV of the other pipeline's times
+  std::string json;  ///< file; empty = none
+};
+/// Times what the targets for one query token need, on the GPU, of everything that the database has
+/// chosen, as published figures are timed; prints the verdicts and the shapes as Markdown, progress
+/// on stderr. Throws std::runtime_error where there is no GPU or nothing to be timed.
+void run_decode(const DecodeOptions& options);
+
+/// Registers an empty kernel, spins of 3 to 300 us and reads of 25 and 200 MiB, each behind a
+/// flush, by CUPTI or, where another tool holds it, by events. Throws std::runtime_error without a
+/// GPU.
 void register_kernels();
 
 }  // namespace muse::bench

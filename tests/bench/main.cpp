@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// muse-bench: Google Benchmark over the harness's own parts, or over candidates named with
-// --candidate.
+// muse-bench: Google Benchmark over the harness's own parts, over candidates named with
+// --candidate, over chosen pipelines; or the targets for one query token and what was reached.
 #include <benchmark/benchmark.h>
 
 #include <cstdio>
@@ -18,19 +18,29 @@ constexpr const char* kUsage =
     "usage: muse-bench [--benchmark_...]\n"
     "       muse-bench --candidate KEY [--candidate KEY ...] --shape KEY [--benchmark_...]\n"
     "       muse-bench --kernels [--benchmark_...]\n"
-    "       muse-bench --pipelines DATABASE --cache FOLDER [--benchmark_...]\n";
+    "       muse-bench --pipelines DATABASE --cache FOLDER [--benchmark_...]\n"
+    "       muse-bench --decode DATABASE --cache FOLDER [--seed-figures CSV] [--json FILE]\n";
 
 struct Options {
   std::vector<std::string> candidates;
-  std::string shape, database, cache;
+  std::string shape, pipelines, cache;
+  muse::bench::DecodeOptions decode{
+      .database = {},
+      .cache = {},
+      .seed = MUSE_SOURCE_DIR "/reports/published/peer/seed_pipeline_h200.csv",
+      .json = {}};
   std::vector<char*> rest;  ///< for Google Benchmark
   bool kernels = false, wrong = false;
 };
 
 Options parse(int argc, char** argv) {
   Options options;
-  const std::map<std::string, std::string*> single{
-      {"--shape", &options.shape}, {"--pipelines", &options.database}, {"--cache", &options.cache}};
+  const std::map<std::string, std::string*> single{{"--shape", &options.shape},
+                                                   {"--pipelines", &options.pipelines},
+                                                   {"--decode", &options.decode.database},
+                                                   {"--cache", &options.cache},
+                                                   {"--seed-figures", &options.decode.seed},
+                                                   {"--json", &options.decode.json}};
   for (int i = 0; i < argc; ++i) {
     const bool candidate = std::strcmp(argv[i], "--candidate") == 0;
     const auto option = single.find(argv[i]);
@@ -46,8 +56,12 @@ Options parse(int argc, char** argv) {
       *option->second = argv[++i];
     }
   }
+  options.decode.cache = options.cache;
+  const bool decode = !options.decode.database.empty();
+  const bool pipelines = !options.pipelines.empty();
   options.wrong = options.wrong || options.candidates.empty() != options.shape.empty() ||
-                  options.database.empty() != options.cache.empty();
+                  (decode || pipelines) != !options.cache.empty() || (decode && pipelines) ||
+                  (!options.decode.json.empty() && !decode);
   return options;
 }
 
@@ -61,10 +75,14 @@ int main(int argc, char** argv) try {
     std::fputs(kUsage, stderr);
     return 2;
   }
+  if (!options.decode.database.empty()) {
+    muse::bench::run_decode(options.decode);
+    return 0;
+  }
   if (options.kernels) {
     muse::bench::register_kernels();
-  } else if (!options.database.empty()) {
-    muse::bench::register_pipelines(options.database, options.cache);
+  } else if (!options.pipelines.empty()) {
+    muse::bench::register_pipelines(options.pipelines, options.cache);
   } else if (options.candidates.empty()) {
     muse::bench::register_harness(MUSE_SOURCE_DIR);
   }
