@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <limits>
 #include <map>
@@ -13,12 +12,11 @@
 #include "tests/bench/bench.h"
 #include "tests/bench/decode_cases.h"
 #include "tests/bench/decode_table.h"
-#include "tests/bench/gather_pieces.h"
+#include "tests/bench/gather.h"
 #include "tests/bench/seed_figures.h"
 
 #ifdef MUSE_HAS_CUDA
 #include "profiler/device_memory.h"
-#include "tests/bench/gather.h"
 #include "tests/bench/graph_timer.h"
 #include "tuner/compile.h"
 #endif
@@ -43,30 +41,6 @@ double us(const profiler::Timing& timing) {
   return timing.median_ns / 1000;
 }
 
-/// The sum of all words in the rows that attention must read, as the host sees them.
-uint32_t sum_of_rows(const tuner::Arena& arena, const Shape& shape,
-                     const std::vector<TokenRange>& ranges) {
-  const std::vector<int32_t> table = page_table(shape);
-  const int64_t page_size = shape.problem.page_size;
-  uint32_t sum = 0;
-  for (const char* cache : {"k_cache", "v_cache"}) {
-    const std::vector<uint8_t> bytes = arena.download(cache);
-    for (size_t b = 0; b < ranges.size(); ++b) {
-      const int32_t* pages = &table[b * static_cast<size_t>(shape.problem.max_pages())];
-      for (int64_t t = ranges[b].first; t < ranges[b].end; ++t) {
-        const int64_t row = pages[t / page_size] * page_size + t % page_size;
-        const uint8_t* at = &bytes[static_cast<size_t>(row * kGatherRowBytes)];
-        for (int64_t i = 0; i < kGatherRowBytes; i += 4) {
-          uint32_t word = 0;
-          std::memcpy(&word, at + i, sizeof(word));
-          sum += word;
-        }
-      }
-    }
-  }
-  return sum;
-}
-
 /// The pieces of one geometry on the device.
 class Gather {
  public:
@@ -74,8 +48,7 @@ class Gather {
          const std::vector<TokenRange>& ranges)
       : timer_(timer),
         geometry_(geometry),
-        pieces_(cut(ranges, resident_blocks(geometry) * geometry.waves,
-                    geometry.threads * 16 / kGatherRowBytes)),
+        pieces_(cut(ranges, resident_blocks(geometry) * geometry.waves, rows_at_once(geometry))),
         memory_(static_cast<int64_t>(pieces_.size() * sizeof(GatherPiece)) + 256) {
     const Buffers buffers = timer.arena(shape).buffers({.kind = HandoffKind::kO}, false);
     caches_ = {buffers.k_cache, buffers.v_cache, buffers.page_table, shape.problem.max_pages(),
@@ -117,7 +90,12 @@ class Gather {
 
 /// The fastest geometry, measured once more. Throws where one does not read what it must.
 Timed best_gather(GraphTimer& timer, const Shape& shape, const std::vector<TokenRange>& ranges) {
-  const uint32_t expected = sum_of_rows(timer.arena(shape), shape, ranges);
+  const tuner::Arena& arena = timer.arena(shape);
+  const std::vector<int32_t> table = page_table(shape);
+  const GatherCaches sizes{nullptr, nullptr, nullptr, shape.problem.max_pages(),
+                           shape.problem.page_size};
+  const uint32_t expected = sum_of_rows(table, sizes, arena.download("k_cache"), ranges) +
+                            sum_of_rows(table, sizes, arena.download("v_cache"), ranges);
   std::optional<GatherGeometry> best;
   double least = std::numeric_limits<double>::infinity();
   for (const GatherGeometry& geometry : gather_geometries()) {
@@ -164,11 +142,25 @@ class DecodeBench {
   /// nullopt, with a word on stderr, where it cannot be timed.
   std::optional<Timed> time(const Chain& chain, const Shape& shape) {
     try {
+      require(chain, shape.problem);
       return Timed{key(chain), us(timer_.time(chain, shape))};
     } catch (const tuner::TrialError& error) {
       say(fmt::format("  {} cannot be timed: {}", key(chain), error.what()));
       return std::nullopt;
     }
+  }
+
+  /// Throws TrialError where the chain is none for this problem, whose capacity may be another one
+  /// than it was chosen for.
+  void require(const Chain& chain, const Problem& problem) {
+    Support support = joins(problem, chain);
+    for (const Candidate& candidate : chain) {
+      if (support.ok()) {
+        support = candidate.variant->supports(problem, candidate.configuration,
+                                              timer_.backend().device_class());
+      }
+    }
+    if (!support.ok()) throw tuner::TrialError(tuner::Outcome::kUnsupported, support.reason);
   }
 
   /// The fastest, measured once more, so that no luck of the first time is in the figure.
@@ -185,7 +177,7 @@ class DecodeBench {
   }
 
   std::optional<int64_t> spills(const Chain& chain) {
-    const std::string architecture = cuda_architecture(timer_.backend().device_class().cc);
+    const std::string& architecture = timer_.backend().device_class().isa;
     int64_t sum = 0;
     for (const Candidate& candidate : chain) {
       const auto compiled = cubins_.find(candidate, timer_.backend().toolkit(), architecture);
@@ -215,7 +207,8 @@ class DecodeBench {
       return figures;
     }
     figures.pipeline = time(one.pipeline, shape);
-    if (row_bytes == kGatherRowBytes) figures.gather = best_gather(timer_, shape, ranges);
+    if (row_bytes == kGatherRowBytes && shape.problem.page_size == 1)
+      figures.gather = best_gather(timer_, shape, ranges);
     figures.attention = best(one.attention, shape);
     figures.complete = best(one.complete, shape);
     return figures;

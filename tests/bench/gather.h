@@ -22,8 +22,10 @@ struct GatherGeometry {
 };
 /// Those that can be launched.
 std::vector<GatherGeometry> gather_geometries();
+/// By one block, of K and of V each, in one step.
+int64_t rows_at_once(const GatherGeometry& geometry);
 
-/// Where the rows lie, on the device.
+/// Where the rows lie, on the device; fewer than 2^29 of them.
 struct GatherCaches {
   const void* k_cache;        // [pages, page_size, 128]
   const void* v_cache;        // [pages, page_size, 128]
@@ -31,6 +33,19 @@ struct GatherCaches {
   int64_t max_pages;
   int64_t page_size;  ///< a power of two
 };
+
+/// log2 of a page size.
+inline int shift_of(int64_t page_size) {
+  int shift = 0;
+  while ((int64_t{1} << shift) < page_size) ++shift;
+  return shift;
+}
+/// The sum of all 32-bit words in one cache's rows of these tokens: what a gather must have read.
+/// Everything on the host; of `caches` the sizes are taken.
+uint32_t sum_of_rows(const std::vector<int32_t>& page_table, const GatherCaches& caches,
+                     const std::vector<uint8_t>& cache, const std::vector<TokenRange>& ranges);
+
+// In a build with CUDA, on the current device: ---------------------------------------------------
 
 /// How many blocks the current device holds at once.
 int64_t resident_blocks(const GatherGeometry& geometry);
