@@ -29,6 +29,7 @@ Chain from_attention(const Chain& pipeline) {
     if (candidate.span().first >= Stage::kAttention) rest.push_back(candidate);
   }
   if (rest.empty() || span(rest).first != Stage::kAttention) return {};
+  if (rest.size() == 1) rest.pdl = false;  // no launch before it that it could overlap
   return rest;
 }
 
