@@ -22,7 +22,7 @@ void register_pipelines(const std::string& database, const std::string& cache);
 
 struct DecodeOptions {
   std::string database, cache;
-  std::string seed;  ///< CSV of the other pipeline's times
+  std::string seed;  ///< CSV of the other pipeline's times; empty = the published ones
   std::string json;  ///< file; empty = none
 };
 /// Times what the targets for one query token need, on the GPU, of everything that the database has

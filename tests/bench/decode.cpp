@@ -14,6 +14,7 @@
 #include "tests/bench/decode_table.h"
 #include "tests/bench/gather.h"
 #include "tests/bench/seed_figures.h"
+#include "tests/bench/seed_pipeline.h"
 
 #ifdef MUSE_HAS_CUDA
 #include "profiler/device_memory.h"
@@ -32,6 +33,16 @@ std::string read_text(const std::string& file) {
   text << in.rdbuf();
   if (!in) throw std::runtime_error(file + ": cannot be read");
   return text.str();
+}
+
+std::vector<SeedFigure> seed_figures(const std::string& file) {
+  if (file.empty()) return parse_seed_figures(kSeedPipeline);
+  const std::string text = read_text(file);
+  try {
+    return parse_seed_figures(text);
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error(file + ": " + error.what());
+  }
 }
 
 void say(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
@@ -252,13 +263,7 @@ class DecodeBench {
 }  // namespace
 
 void run_decode(const DecodeOptions& options) {
-  const std::vector<SeedFigure> seed = [&] {
-    try {
-      return parse_seed_figures(read_text(options.seed));
-    } catch (const std::runtime_error& error) {
-      throw std::runtime_error(options.seed + ": " + error.what());
-    }
-  }();
+  const std::vector<SeedFigure> seed = seed_figures(options.seed);
   const DecodeCases cases =
       decode_cases(db::Store::open(options.database, db::Open::kRead), Registry::global());
   if (cases.cases.empty() && cases.left_out.empty()) {

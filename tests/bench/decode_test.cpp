@@ -13,6 +13,7 @@
 #include "tests/bench/decode_table.h"
 #include "tests/bench/gather_pieces.h"
 #include "tests/bench/seed_figures.h"
+#include "tests/bench/seed_pipeline.h"
 #include "tests/db/support.h"
 #include "tuner/plan.h"
 #include "tuner/spec.h"
@@ -74,8 +75,7 @@ TEST(GatherPieces, AreNoSmallerThanWhatABlockReadsAtOnce) {
 }
 
 TEST(SeedFigures, AreThoseThatArePublished) {
-  const auto text = db::read_file(kSource + "/reports/published/peer/seed_pipeline_h200.csv");
-  const std::vector<SeedFigure> figures = parse_seed_figures(text);
+  const std::vector<SeedFigure> figures = parse_seed_figures(kSeedPipeline);
   EXPECT_EQ(figures.size(), 32u);
   const auto shape = parse_shape("b128_l1_h16x2_d64_ps1_w0_rope0_kv1_t32768_uniform_random_s1");
   ASSERT_TRUE(shape);

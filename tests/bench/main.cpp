@@ -24,11 +24,7 @@ constexpr const char* kUsage =
 struct Options {
   std::vector<std::string> candidates;
   std::string shape, pipelines, cache;
-  muse::bench::DecodeOptions decode{
-      .database = {},
-      .cache = {},
-      .seed = MUSE_SOURCE_DIR "/reports/published/peer/seed_pipeline_h200.csv",
-      .json = {}};
+  muse::bench::DecodeOptions decode;
   std::vector<char*> rest;  ///< for Google Benchmark
   bool kernels = false, wrong = false;
 };
