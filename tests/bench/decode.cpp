@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <exception>
 #include <fstream>
 #include <limits>
 #include <map>
@@ -48,7 +49,9 @@ std::vector<SeedFigure> seed_figures(const std::string& file) {
 void say(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
 
 double us(const profiler::Timing& timing) {
-  if (timing.samples == 0) throw std::runtime_error("no sample: " + timing.why);
+  if (timing.samples == 0) {
+    throw tuner::TrialError(tuner::Outcome::kUnmeasurable, "no sample: " + timing.why);
+  }
   return timing.median_ns / 1000;
 }
 
@@ -99,7 +102,7 @@ class Gather {
   profiler::DeviceMemory memory_;  // the sum, then the pieces
 };
 
-/// The fastest geometry, measured once more. Throws where one does not read what it must.
+/// The fastest geometry, measured once more. Throws TrialError where one has read other rows.
 Timed best_gather(GraphTimer& timer, const Shape& shape, const std::vector<TokenRange>& ranges) {
   const tuner::Arena& arena = timer.arena(shape);
   const std::vector<int32_t> table = page_table(shape);
@@ -111,7 +114,9 @@ Timed best_gather(GraphTimer& timer, const Shape& shape, const std::vector<Token
   double least = std::numeric_limits<double>::infinity();
   for (const GatherGeometry& geometry : gather_geometries()) {
     Gather gather(timer, shape, geometry, ranges);
-    if (gather.sum() != expected) throw std::logic_error("a gather has read other rows");
+    if (gather.sum() != expected) {
+      throw tuner::TrialError(tuner::Outcome::kIncorrect, "it has not read what it must");
+    }
     const double time = gather.time().us;
     if (time >= least) continue;
     least = time;
@@ -125,9 +130,9 @@ class DecodeBench {
  public:
   explicit DecodeBench(const std::string& cache) : timer_(cache), cubins_(cache) {}
 
-  DecodeFigures run(const DecodeCases& cases, const std::vector<SeedFigure>& seed) {
+  /// Fills `figures`, which hold what was measured until then if it throws.
+  void run(const DecodeCases& cases, const std::vector<SeedFigure>& seed, DecodeFigures& figures) {
     for (const std::string& left_out : cases.left_out) say("left out: " + left_out);
-    DecodeFigures figures;
     figures.device = timer_.backend().device_instance().name;
     figures.null_us = us(timer_.null_kernel());
     figures.read_us = us(timer_.read_512mib());
@@ -146,7 +151,6 @@ class DecodeBench {
         time_unknown_context(cases.cases, group, figures);
       }
     }
-    return figures;
   }
 
  private:
@@ -218,11 +222,21 @@ class DecodeBench {
       return figures;
     }
     figures.pipeline = time(one.pipeline, shape);
-    if (row_bytes == kGatherRowBytes && shape.problem.page_size == 1)
-      figures.gather = best_gather(timer_, shape, ranges);
+    if (row_bytes == kGatherRowBytes && shape.problem.page_size == 1) {
+      figures.gather = gather(shape, ranges);
+    }
     figures.attention = best(one.attention, shape);
     figures.complete = best(one.complete, shape);
     return figures;
+  }
+
+  std::optional<Timed> gather(const Shape& shape, const std::vector<TokenRange>& ranges) {
+    try {
+      return best_gather(timer_, shape, ranges);
+    } catch (const tuner::TrialError& error) {
+      say(fmt::format("  the gather cannot be timed: {}", error.what()));
+      return std::nullopt;
+    }
   }
 
   /// One graph must do for every context: all pipelines chosen in the group, each with the capacity
@@ -269,12 +283,21 @@ void run_decode(const DecodeOptions& options) {
   if (cases.cases.empty() && cases.left_out.empty()) {
     throw std::runtime_error(options.database + ": no pipeline chosen for one query token");
   }
-  const DecodeFigures figures = DecodeBench(options.cache).run(cases, seed);
+  DecodeBench bench(options.cache);
+  DecodeFigures figures;
+  std::exception_ptr broken;  // what was measured before is still worth reading
+  try {
+    bench.run(cases, seed, figures);
+  } catch (...) {
+    broken = std::current_exception();
+  }
   std::fputs(decode_markdown(figures).c_str(), stdout);
-  if (options.json.empty()) return;
-  std::ofstream out(options.json);
-  out << decode_json(figures) << std::flush;
-  if (!out) throw std::runtime_error(options.json + ": cannot be written");
+  if (!options.json.empty()) {
+    std::ofstream out(options.json);
+    out << decode_json(figures) << std::flush;
+    if (!out) throw std::runtime_error(options.json + ": cannot be written");
+  }
+  if (broken) std::rethrow_exception(broken);
 }
 #else
 void run_decode(const DecodeOptions&) {

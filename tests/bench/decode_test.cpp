@@ -3,11 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <numeric>
-#include <sstream>
 
 #include "tests/bench/decode_cases.h"
 #include "tests/bench/decode_table.h"
