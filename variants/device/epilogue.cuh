@@ -130,11 +130,10 @@ class Epilogue {
       send(rows, shared, merged);
       release_to_cluster();
       wait_for_cluster();  // what peers sent is here, and nobody will write to this CTA again
-      const int peers = smaller(kCluster, rows.splits - rows.split / kCluster * kCluster);
       hand_out(args, rows, shared, [&](int row, int chunk) {
         const int slot = row / kCluster;
         return merge_parts<kCluster>(
-            peers, chunk, [&](int from) { return *inbox_stats(rows, shared, slot, from); },
+            kCluster, chunk, [&](int from) { return *inbox_stats(rows, shared, slot, from); },
             [&](int from) { return *inbox_o(shared, slot, from, chunk); });
       });
     }
@@ -195,14 +194,15 @@ class Epilogue {
            slot * kCluster + from;
   }
 
-  /// Each row goes to the CTA that it belongs to.
+  /// Each row goes to the CTA that it belongs to. A CTA without keys sends rows too: it has nothing
+  /// else to do, and whoever adds them up need not tell CTAs apart.
   template <class Merged>
   static __device__ __forceinline__ void send(const CtaRows& rows, unsigned char* inbox,
                                               const Merged& merged) {
-    if (!rows.has_keys()) return;
     const int self = rank(rows);
     for_each(rows.count, [&](int row, int chunk, bool exists) {
-      const RowPart part = merged(row, chunk);
+      RowPart part{{}, {kNoMaximum, 0.0F}};
+      if (rows.has_keys()) part = merged(row, chunk);
       if (!exists) return;
       const int slot = row / kCluster, to = row % kCluster;
       store_to_peer(inbox_o(inbox, slot, self, chunk), to,
@@ -271,8 +271,8 @@ class Epilogue {
     const Words2 rounded{
         {f32x2_to_bf16x2(o.value[0], o.value[1]), f32x2_to_bf16x2(o.value[2], o.value[3])}};
     const F32x2 low = bf16x2_to_f32x2(rounded.word[0]), high = bf16x2_to_f32x2(rounded.word[1]);
-    const float squares = sum_of_row(low.low * low.low + low.high * low.high + high.low * high.low +
-                                     high.high * high.high);
+    const float squares = sum_of_lanes<kChunksPerRow>(low.low * low.low + low.high * low.high +
+                                                      high.low * high.low + high.high * high.high);
     const float r = rsqrtf(squares * (1.0F / kHeadDim) + 1e-5F);
     if (!exists) return;
     const int64_t to = static_cast<int64_t>(head) * kHeadDim + chunk * 4;

@@ -12,7 +12,6 @@
 namespace muse::device {
 
 inline constexpr int kChunksPerRow = kHeadDim / 4;
-inline constexpr float kLog2E = 1.44269504F;
 
 struct alignas(16) F32x4 {
   float value[4];
@@ -32,71 +31,56 @@ struct RowPart {
   RowStats stats;
 };
 
-/// Sums over the 16 lanes that hold a row.
-__device__ __forceinline__ float sum_of_row(float value) {
+/// Over kLanes neighbouring lanes, a power of two; each gets the result.
+template <int kLanes>
+__device__ __forceinline__ float max_of_lanes(float value) {
 #pragma unroll
-  for (int distance = 1; distance < kChunksPerRow; distance *= 2) {
+  for (int distance = 1; distance < kLanes; distance *= 2) {
+    value = fmaxf(value, __shfl_xor_sync(kWholeWarp, value, distance));
+  }
+  return value;
+}
+template <int kLanes>
+__device__ __forceinline__ float sum_of_lanes(float value) {
+#pragma unroll
+  for (int distance = 1; distance < kLanes; distance *= 2) {
     value += __shfl_xor_sync(kWholeWarp, value, distance);
   }
   return value;
 }
 
-/// Parts first, first + 1, ...; zeros from `count` on.
-template <int kStep, class Chunk>
-__device__ __forceinline__ void load_parts(F32x4 (&step)[kStep], int first, int count,
-                                           const Chunk& o) {
-#pragma unroll
-  for (int j = 0; j < kStep; ++j) {
-    step[j] = {};
-    if (first + j < count) step[j] = o(first + j);
-  }
-}
-
 /// `count` parts of a row's dims 4*chunk..4*chunk+3 as one, of kMost at most: stats(i) -> RowStats,
 /// o(i) -> F32x4, each added in an order that depends on kMost alone. Whole warps call it, 16 lanes
-/// to a row, of which each weighs every 16th part. `count`: the same in the warp.
+/// to a row, of which each weighs every 16th part. `count`: at least 1, the same in the warp.
+/// Written for few instructions: it runs once, and they come from memory too.
 template <int kMost, class Stats, class Chunk>
 __device__ __forceinline__ RowPart merge_parts(int count, int chunk, const Stats& stats,
                                                const Chunk& o) {
-  // Parts whose loads overlap, a power of two, and rounds of them.
-  constexpr int kStep = kMost > 8 ? 16 : kMost > 4 ? 8 : kMost > 2 ? 4 : 2;
-  static_assert(kStep <= kChunksPerRow, "a lane weighs one part of a step");
-  constexpr int kSteps = (kMost + kStep - 1) / kStep;
+  // Parts whose loads overlap, a power of two; each round takes as many.
+  constexpr int kRound = kMost > 8 ? 16 : kMost > 4 ? 8 : kMost > 2 ? 4 : 2;
+  static_assert(kRound <= kChunksPerRow, "a lane weighs one part of a round");
   RowPart all{{}, {kNoMaximum, 0.0F}};
-  RowStats mine[kSteps];
+#pragma unroll 1
+  for (int first = 0; first < kMost && first < count; first += kRound) {
+    const int weighed = first + chunk % kRound;
+    RowStats mine{kNoMaximum, 0.0F};
+    if (weighed < count) mine = stats(weighed);
+    F32x4 part[kRound] = {};  // under way while the weights are found
 #pragma unroll
-  for (int i = 0; i < kSteps; ++i) {
-    const int part = i * kStep + chunk % kStep;
-    mine[i] = {kNoMaximum, 0.0F};
-    if (part < count) mine[i] = stats(part);
-  }
-  F32x4 step[kStep];
-  load_parts(step, 0, count, o);  // under way while the weights are found
+    for (int j = 0; j < kRound; ++j) {
+      if (first + j < count) part[j] = o(first + j);
+    }
+    const float max = fmaxf(all.stats.max, max_of_lanes<kRound>(mine.max));
+    const float weight = exp2_approx(mine.max - max), before = exp2_approx(all.stats.max - max);
+    const float sum = sum_of_lanes<kRound>(weight * mine.sum);
+    all.stats = {max, all.stats.sum * before + sum};
 #pragma unroll
-  for (int i = 0; i < kSteps; ++i) all.stats.max = fmaxf(all.stats.max, mine[i].max);
+    for (int d = 0; d < 4; ++d) all.o.value[d] *= before;
 #pragma unroll
-  for (int distance = 1; distance < kStep; distance *= 2) {
-    all.stats.max = fmaxf(all.stats.max, __shfl_xor_sync(kWholeWarp, all.stats.max, distance));
-  }
-  float weight[kSteps];
+    for (int j = 0; j < kRound; ++j) {
+      const float w = __shfl_sync(kWholeWarp, weight, j, kChunksPerRow);
 #pragma unroll
-  for (int i = 0; i < kSteps; ++i) {
-    weight[i] = exp2_approx(mine[i].max - all.stats.max);
-    all.stats.sum += weight[i] * mine[i].sum;
-  }
-#pragma unroll
-  for (int distance = 1; distance < kStep; distance *= 2) {
-    all.stats.sum += __shfl_xor_sync(kWholeWarp, all.stats.sum, distance);
-  }
-#pragma unroll
-  for (int i = 0; i < kSteps; ++i) {
-    if (i * kStep >= count) break;
-    if (i > 0) load_parts(step, i * kStep, count, o);
-#pragma unroll
-    for (int j = 0; j < kStep; ++j) {
-      const float w = __shfl_sync(kWholeWarp, weight[i], j, kChunksPerRow);
-#pragma unroll
-      for (int d = 0; d < 4; ++d) all.o.value[d] += w * step[j].value[d];
+      for (int d = 0; d < 4; ++d) all.o.value[d] += w * part[j].value[d];
     }
   }
   return all;
@@ -143,7 +127,7 @@ __device__ __forceinline__ void store_split_count(const AttentionArgs& args, int
 
 /// What a sum of p * V has to be multiplied with; 0 for a row without keys.
 __device__ __forceinline__ float output_factor(float v_scale, float sum) {
-  return sum == 0.0F ? 0.0F : v_scale / sum;
+  return sum == 0.0F ? 0.0F : v_scale * reciprocal_approx(sum);
 }
 
 }  // namespace muse::device

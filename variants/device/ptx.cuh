@@ -99,6 +99,13 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return result;
 }
 
+/// 1 / x to 1 ulp; subnormals count as zero.
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
 /// To nearest even; beyond 65504 infinity.
 __device__ __forceinline__ uint32_t f32x2_to_f16x2(float low, float high) {
   uint32_t packed;

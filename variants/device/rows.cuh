@@ -14,6 +14,7 @@ inline constexpr int kRowLanes = kHeadDim / kSlice;
 #if defined(MUSE_DEVICE_CODE)
 
 inline constexpr uint32_t kWholeWarp = 0xFFFFFFFFU;
+inline constexpr float kLog2E = 1.44269504F;
 
 /// The row a thread works on, of tokens * heads rows in memory order, and its place in it.
 struct RowPlace {
@@ -178,10 +179,11 @@ __device__ __forceinline__ Slice load_gate(const uint16_t* qkv, int q_heads, int
   return load_bf16(qkv + row_start(token, before + q_heads, before + head) + slice * kSlice);
 }
 
-/// 1 / (1 + exp(-g)) by exp(-|g|), which cannot overflow: far below 0 it keeps its digits.
+/// 1 / (1 + exp(-g)) by exp(-|g|), which cannot overflow: far below 0 it keeps its digits. To a few
+/// ulp, without the code that an exact division brings.
 __device__ __forceinline__ float sigmoid(float g) {
-  const float e = expf(g < 0 ? g : -g);
-  return (g < 0 ? e : 1.0F) / (1.0F + e);
+  const float e = exp2f((g < 0 ? g : -g) * kLog2E);  // subnormals count
+  return (g < 0 ? e : 1.0F) * reciprocal_approx(1.0F + e);
 }
 
 /// The row of O over its rms, times the sigmoid of its gate; every lane of the warp calls it.

@@ -38,6 +38,8 @@ inline uint32_t f32x2_to_bf16x2(float low, float high) {
 
 inline float exp2_approx(float x) { return x < -126.0F ? 0.0F : exp2f(x); }
 
+inline float reciprocal_approx(float x) { return 1.0F / x; }
+
 inline uint32_t f32x2_to_f16x2(float low, float high) { return simt::pack_f16(low, high); }
 
 inline uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t selector) {
