@@ -33,6 +33,13 @@ constexpr size_t kStackBytes = size_t{128} << 10;
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kSharedAlignment = 1024;
 constexpr size_t kGuardBytes = 1024;  // before and behind the dynamic shared memory
+constexpr uint32_t kOpen = 0x4D41494C;
+
+/// What a mailbox is here.
+struct Mailbox {
+  uint32_t missing;  // bytes
+  uint32_t open;     // kOpen
+};
 
 __thread Block* running_block = nullptr;
 
@@ -222,6 +229,7 @@ Fiber* Block::next_ready() {
 
 /// To whoever can run; back when the current fiber can again.
 void Block::go_on() {
+  land_stores(*current_);
   Fiber* next = next_ready();
   if (next == current_) return;
   if (next) {
@@ -348,13 +356,12 @@ void Block::run_copies(Fiber& fiber, int last_group) {
   fiber.copies.swap(rest);
 }
 
-void Block::arrive_at_cluster(bool release) {
+void Block::arrive_at_cluster() {
   Fiber& self = *current_;
   if (self.arrived) {
     note("arrives at its cluster's barrier again without having waited");
     abandon();
   }
-  if (release) land_stores(self);
   cluster_->arrive(self);
 }
 
@@ -371,43 +378,91 @@ void Block::wait_for_cluster() {
   go_on();
 }
 
-void Block::open_cluster_barrier() {
+void Block::open_cluster_barrier() { wake(Fiber::State::kAtCluster); }
+
+void Block::wake(Fiber::State waiting) {
   for (unsigned i = 0; i < threads_; ++i) {
     Fiber& fiber = fibers_[i];
-    if (fiber.state != Fiber::State::kAtCluster) continue;
+    if (fiber.state != waiting) continue;
     fiber.state = Fiber::State::kReady;
     warps_[fiber.warp].ready |= 1U << fiber.lane;
   }
 }
 
-void Block::store_to_peer(const void* shared, int rank, const void* words, size_t bytes) {
+size_t Block::shared_offset(const void* address, size_t bytes, const char* what) {
+  const auto offset = static_cast<size_t>(static_cast<const unsigned char*>(address) - shared_);
+  if (offset > shared_bytes_ || shared_bytes_ - offset < bytes) {
+    note(std::string(what) + " outside dynamic shared memory");
+    abandon();
+  }
+  if (offset % bytes != 0) {
+    note(std::string(what) + " not aligned to " + std::to_string(bytes) + " bytes");
+    abandon();
+  }
+  return offset;
+}
+
+void Block::open_mailbox(const void* mailbox, int bytes) {
+  const Mailbox opened{static_cast<uint32_t>(bytes), kOpen};
+  std::memcpy(shared_ + shared_offset(mailbox, sizeof opened, "a mailbox"), &opened, sizeof opened);
+}
+
+void Block::wait_for_mail(const void* mailbox) {
+  Fiber& self = *current_;
+  Mailbox now;
+  const size_t at = shared_offset(mailbox, sizeof now, "a mailbox");
+  while (true) {
+    std::memcpy(&now, shared_ + at, sizeof now);
+    if (now.open != kOpen) {
+      note("waits for mail at a mailbox that is not open");
+      abandon();
+    }
+    if (now.missing == 0) return;
+    self.state = Fiber::State::kAtMailbox;
+    warps_[self.warp].ready &= ~(1U << self.lane);
+    go_on();
+  }
+}
+
+void Block::send_to_peer(const void* shared, int rank, const void* words, size_t bytes,
+                         const void* mailbox) {
   const auto refuse = [this](const std::string& what) {
     note("a store to a peer " + what);
     abandon();
   };
-  const auto offset = static_cast<size_t>(static_cast<const unsigned char*>(shared) - shared_);
-  if (offset > shared_bytes_ || shared_bytes_ - offset < bytes) {
-    refuse("outside dynamic shared memory");
-  }
-  if (offset % bytes != 0) refuse("not aligned to " + std::to_string(bytes) + " bytes");
+  const size_t offset = shared_offset(shared, bytes, "a store to a peer");
+  const size_t mail = shared_offset(mailbox, sizeof(Mailbox), "a mailbox");
   if (rank < 0 || static_cast<unsigned>(rank) >= cluster_->size()) {
     refuse("of rank " + std::to_string(rank) + " in a cluster of " +
            std::to_string(cluster_->size()));
   }
-  if (cluster_->block(static_cast<unsigned>(rank)).ended()) refuse("that has ended");
   if (cluster_->phase() == 0) refuse("that may not have started: no barrier of the cluster before");
-  current_->stores.push_back({offset, static_cast<unsigned>(rank), bytes, {}});
+  current_->stores.push_back({offset, static_cast<unsigned>(rank), bytes, mail, {}});
   std::memcpy(current_->stores.back().words, words, bytes);
   if (odd_) land_stores(*current_);
 }
 
 void Block::land_stores(Fiber& fiber) {
-  for (const RemoteStore& store : fiber.stores) cluster_->block(store.rank).receive(store);
+  for (const RemoteStore& store : fiber.stores) {
+    const std::string wrong = cluster_->block(store.rank).receive(store);
+    if (wrong.empty()) continue;
+    note("a store to a peer " + wrong);
+    abandon();
+  }
   fiber.stores.clear();
 }
 
-void Block::receive(const RemoteStore& store) {
+std::string Block::receive(const RemoteStore& store) {
+  if (ended()) return "that has ended";
+  Mailbox mailbox;
+  std::memcpy(&mailbox, shared_ + store.mailbox, sizeof mailbox);
+  if (mailbox.open != kOpen) return "whose mailbox is not open";
+  if (mailbox.missing < store.bytes) return "whose mailbox expects no more";
+  mailbox.missing -= static_cast<uint32_t>(store.bytes);
+  std::memcpy(shared_ + store.mailbox, &mailbox, sizeof mailbox);
   std::memcpy(shared_ + store.offset, store.words, store.bytes);
+  if (mailbox.missing == 0) wake(Fiber::State::kAtMailbox);
+  return "";
 }
 
 std::string Block::place(const Fiber& fiber) const {
@@ -427,6 +482,8 @@ std::string Block::deadlock() const {
         return std::string("waits at ") + fiber.operation + " with mask " + hex(fiber.mask);
       case Fiber::State::kAtCluster:
         return "waits for its cluster";
+      case Fiber::State::kAtMailbox:
+        return "waits for mail";
       case Fiber::State::kEnded:
         return "has ended";
     }
@@ -466,10 +523,13 @@ void start_copy(void* target, const void* source, size_t bytes) {
 }
 void commit_copies() { running_block->commit_copies(); }
 void wait_copies(int pending) { running_block->wait_copies(pending); }
-void arrive_at_cluster(bool release) { running_block->arrive_at_cluster(release); }
+void arrive_at_cluster() { running_block->arrive_at_cluster(); }
 void wait_for_cluster() { running_block->wait_for_cluster(); }
-void store_to_peer(void* shared, int rank, const void* words, size_t bytes) {
-  running_block->store_to_peer(shared, rank, words, bytes);
+void open_mailbox(void* mailbox, int bytes) { running_block->open_mailbox(mailbox, bytes); }
+void wait_for_mail(const void* mailbox) { running_block->wait_for_mail(mailbox); }
+void send_to_peer(const void* shared, int rank, const void* words, size_t bytes,
+                  const void* mailbox) {
+  running_block->send_to_peer(shared, rank, words, bytes, mailbox);
 }
 
 }  // namespace muse::simt

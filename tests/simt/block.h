@@ -31,12 +31,21 @@ struct RemoteStore {
   size_t offset;  ///< in dynamic shared memory
   unsigned rank;
   size_t bytes;
+  size_t mailbox;  ///< likewise
   unsigned char words[16];
 };
 
 /// A stack and where its thread goes on. Kept for the next block where its kernel has returned.
 struct Fiber {
-  enum class State : uint8_t { kFresh, kReady, kAtBarrier, kAtRendezvous, kAtCluster, kEnded };
+  enum class State : uint8_t {
+    kFresh,
+    kReady,
+    kAtBarrier,
+    kAtRendezvous,
+    kAtCluster,
+    kAtMailbox,
+    kEnded
+  };
 
   jmp_buf context;
   void* stack = nullptr;  ///< lowest address behind the guard page
@@ -86,8 +95,8 @@ class Block {
   void give_up();
   /// The cluster's barrier has opened.
   void open_cluster_barrier();
-  /// Bytes that a peer stored.
-  void receive(const RemoteStore& store);
+  /// Bytes that a peer sent; what is wrong with that, if anything.
+  std::string receive(const RemoteStore& store);
 
   // In a kernel.
   static Block* running();  ///< this OS thread's; null outside go()
@@ -102,9 +111,12 @@ class Block {
   void start_copy(const Copy& copy);
   void commit_copies() { ++current_->copy_group; }
   void wait_copies(int pending);
-  void arrive_at_cluster(bool release);
+  void arrive_at_cluster();
   void wait_for_cluster();
-  void store_to_peer(const void* shared, int rank, const void* words, size_t bytes);
+  void open_mailbox(const void* mailbox, int bytes);
+  void wait_for_mail(const void* mailbox);
+  void send_to_peer(const void* shared, int rank, const void* words, size_t bytes,
+                    const void* mailbox);
   const Fiber& current() const { return *current_; }
   unsigned char* dynamic_shared() { return shared_; }
 
@@ -132,6 +144,8 @@ class Block {
   void complete(Warp& warp, unsigned warp_number, size_t group);
   void open_barrier();
   void land_stores(Fiber& fiber);
+  void wake(Fiber::State waiting);
+  size_t shared_offset(const void* address, size_t bytes, const char* what);
   static void run_copies(Fiber& fiber, int last_group);
   std::string place(const Fiber& fiber) const;
   std::string broken_guard() const;

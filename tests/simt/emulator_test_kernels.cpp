@@ -127,32 +127,34 @@ __device__ device::Words2 two(int value) {
 }
 
 /// In clusters of four: each thread passes its number in the grid to the same thread of the next
-/// block. Left out: 1 the barrier before, 2 the one behind, 3 its release.
+/// block. Left out: 1 the barrier before, 2 the wait for the mail. 3: one thread more than expected
+/// sends; 4: one less. 5: the mailbox is not opened.
 __global__ void pass_on(const __grid_constant__ Args args) {
   __shared__ int own[32];
+  auto* const mailbox = reinterpret_cast<device::Mailbox*>(device::dynamic_shared() + 256);
   auto* inbox = reinterpret_cast<int*>(device::dynamic_shared()) + 2 * threadIdx.x;
   const int number = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  const int more = args.number == 3 ? -8 : args.number == 4 ? 8 : 0;
   own[threadIdx.x] = number;
+  if (threadIdx.x == 0 && args.number != 5) device::open_mailbox(mailbox, 32 * 8 + more);
+  __syncthreads();
   if (args.number != 1) {
     device::arrive_at_cluster();
     device::wait_for_cluster();
   }
-  device::store_to_peer(inbox, (rank_of(4) + 1) % 4, two(number));
-  if (args.number == 3) {
-    device::arrive_at_cluster();
-  } else if (args.number != 2) {
-    device::release_to_cluster();
-  }
-  if (args.number != 2) device::wait_for_cluster();
+  device::send_to_peer(inbox, (rank_of(4) + 1) % 4, two(number), mailbox);
+  if (args.number != 2) device::wait_for_mail(mailbox);
   args.out[number] = own[threadIdx.x] - inbox[0] + 1000 * (inbox[0] + inbox[1]);
 }
 
 /// Every other block of a pair ends at once; its peer writes to it all the same.
 __global__ void store_to_the_ended(const __grid_constant__ Args) {
+  auto* const mailbox = reinterpret_cast<device::Mailbox*>(device::dynamic_shared() + 8);
+  if (threadIdx.x == 0) device::open_mailbox(mailbox, 8);
   device::arrive_at_cluster();
   if (rank_of(2) == 1) return;
   device::wait_for_cluster();
-  device::store_to_peer(device::dynamic_shared(), 1, two(1));
+  device::send_to_peer(device::dynamic_shared(), 1, two(1), mailbox);
 }
 
 /// The second block of a pair: 0 arrives twice, 1 waits without having arrived, 2 stands at a
@@ -160,7 +162,7 @@ __global__ void store_to_the_ended(const __grid_constant__ Args) {
 __global__ void misuse_cluster(const __grid_constant__ Args args) {
   if (rank_of(2) == 1 && args.number == 2 && threadIdx.x > 0) __syncthreads();
   if (rank_of(2) == 0 || args.number != 1) device::arrive_at_cluster();
-  if (rank_of(2) == 1 && args.number == 0) device::release_to_cluster();
+  if (rank_of(2) == 1 && args.number == 0) device::arrive_at_cluster();
   device::wait_for_cluster();
 }
 

@@ -103,12 +103,16 @@ void commit_copies();
 /// Until at most the newest `pending` groups are under way.
 void wait_copies(int pending);
 
-/// The barrier of a cluster: every thread of its blocks that has not ended arrives. What a thread
-/// stored to peers is there once it has arrived with `release`, and never without; in odd blocks at
-/// once.
-void arrive_at_cluster(bool release);
+/// The barrier of a cluster: every thread of its blocks that has not ended arrives.
+void arrive_at_cluster();
 void wait_for_cluster();
-/// To where `shared`, in this block's dynamic shared memory, lies in that of block `rank`.
-void store_to_peer(void* shared, int rank, const void* words, size_t bytes);
+/// Eight bytes of dynamic shared memory that count what peers send, once.
+void open_mailbox(void* mailbox, int bytes);
+void wait_for_mail(const void* mailbox);
+/// To where `shared`, in this block's dynamic shared memory, lies in that of block `rank`. It is
+/// there once that one's mailbox has all its bytes: from odd blocks at once, from even ones when
+/// the thread next waits for anything, or ends.
+void send_to_peer(const void* shared, int rank, const void* words, size_t bytes,
+                  const void* mailbox);
 
 }  // namespace muse::simt

@@ -166,11 +166,10 @@ template <class C, int kRows>
 __device__ __forceinline__ void attend(const device::AttentionArgs& args) {
   using Epilogue = device::Epilogue<C>;
   using Area = device::MergeArea<kRows, C::warps>;
-  Epilogue::begin();
   unsigned char* const ring = device::dynamic_shared();
   unsigned char* const behind = ring + work_bytes(C::tile_kv, C::heads_per_cta, kRows, C::warps);
   const int cache_seqlen = __ldg(args.cache_seqlens + blockIdx.z);
-  Epilogue::fetch(args, device::cta_rows<C>(args, 0), behind);
+  Epilogue::begin(args, device::cta_rows<C>(args, 0), behind);
   const device::KeyRange all = device::request_keys(args, cache_seqlen);
   const device::Splits splits = device::splits_of(all, C::splits, C::tile_kv);
   const device::CtaRows cta = device::cta_rows<C>(args, splits.count);

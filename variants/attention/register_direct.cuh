@@ -48,10 +48,9 @@ __device__ __forceinline__ void attend(const device::AttentionArgs& args) {
   using Epilogue = device::Epilogue<C>;
   using Shape = device::DirectShape<C, kQueries>;
   using Area = device::MergeArea<Shape::kRows, C::warps>;
-  Epilogue::begin();
   unsigned char* const behind = device::dynamic_shared() + sizeof(Area);
   const int cache_seqlen = __ldg(args.cache_seqlens + blockIdx.z);
-  Epilogue::fetch(args, device::cta_rows<C>(args, 0), behind);
+  Epilogue::begin(args, device::cta_rows<C>(args, 0), behind);
   const device::KeyRange all = device::request_keys(args, cache_seqlen);
   const int splits = device::direct_splits<Shape>(all, C::splits);
   const device::CtaRows cta = device::cta_rows<C>(args, splits);

@@ -12,9 +12,8 @@
 //   warps, heads_per_cta
 //
 // Order of calls, in all threads:
-//   begin()        at the very start, before anything can keep warps apart
-//   fetch(...)     as soon as inputs of the step may be read and the loads of the loop do not wait
-//                  for it
+//   begin(...)     as soon as inputs of the step may be read and the loads that the loop waits for
+//                  are on their way; a whole warp together
 //   needed(rows)   false: wait_for_predecessor(), leave(), return
 //   finish(...)    after wait_for_predecessor(), once the warp has left its rows for the CTA's own
 //                  merge. CTAs without keys that are needed skip their loop and come here too
@@ -38,11 +37,12 @@ MUSE_HOST_DEVICE constexpr int inbox_bytes(int rows, int cluster) {
   return parts * (kHeadDim + 2) * static_cast<int>(sizeof(float));
 }
 /// All that the epilogue needs, apart from what the CTA uses before: peers may be ahead, and inputs
-/// are fetched early. Aligned to 16 bytes: the inbox; gates of the CTA's rows; v_scale; their
-/// heads.
+/// are fetched early. Aligned to 16 bytes. The inbox; gates of the CTA's rows; a mailbox; v_scale;
+/// where rows go.
 MUSE_HOST_DEVICE constexpr int epilogue_bytes(int rows, int cluster, bool gate) {
-  const int slots = most_slots(rows, cluster);
-  return inbox_bytes(rows, cluster) + (gate ? slots * kHeadDim * 2 : 0) + (slots + 4) / 4 * 16;
+  const int slots = most_slots(rows, cluster), head_bytes = slots * 4, mailbox_and_scale = 12;
+  return inbox_bytes(rows, cluster) + (gate ? slots * kHeadDim * 2 : 0) +
+         (mailbox_and_scale + head_bytes + 15) / 16 * 16;
 }
 
 #if defined(MUSE_DEVICE_CODE)
@@ -78,14 +78,17 @@ class Epilogue {
   static_assert(C::splits % C::cluster == 0, "clusters are whole");
   static_assert(C::gate == 0 || kFinal, "the gate takes O");
 
-  static __device__ __forceinline__ void begin() {
-    if constexpr (kCluster > 1) arrive_at_cluster();
-  }
-
-  /// Gates and v_scale start on their way to shared memory: at the end they would be a miss of all
-  /// caches. finish() and leave() wait for them. rows.splits need not be known.
-  static __device__ __forceinline__ void fetch(const AttentionArgs& args, const CtaRows& rows,
+  /// Peers learn that the CTA is there. Gates and v_scale start on their way to shared memory: at
+  /// the end they would be a miss of all caches. finish() and leave() wait for them. rows.splits
+  /// need not be known.
+  static __device__ __forceinline__ void begin(const AttentionArgs& args, const CtaRows& rows,
                                                unsigned char* shared) {
+    if constexpr (kCluster > 1) {
+      constexpr int kRowBytes = kHeadDim * static_cast<int>(sizeof(float)) + sizeof(RowStats);
+      if (thread() == 0) open_mailbox(mailbox(rows, shared), slots(rows) * kCluster * kRowBytes);
+      __syncwarp();
+      arrive_at_cluster();
+    }
     if (thread() == 0) copy_async_4(v_scale(rows, shared), args.v_scale);
 #pragma unroll 1
     for (int i = thread(); i < slots(rows) * kRowLanes; i += kThreads) {
@@ -128,8 +131,8 @@ class Epilogue {
     } else {
       wait_for_cluster();  // of begin(): the peers are there
       send(rows, shared, merged);
-      release_to_cluster();
-      wait_for_cluster();  // what peers sent is here, and nobody will write to this CTA again
+      // Then nobody will write to this CTA again. Warps without rows need not know.
+      if (thread() / 32 * 2 < slots(rows)) wait_for_mail(mailbox(rows, shared));
       hand_out(args, rows, shared, [&](int row, int chunk) {
         const int slot = row / kCluster;
         return merge_parts<kCluster>(
@@ -162,9 +165,12 @@ class Epilogue {
   static __device__ __forceinline__ Words2* gates(const CtaRows& rows, unsigned char* shared) {
     return reinterpret_cast<Words2*>(shared + inbox_bytes(rows.count, kCluster));
   }
-  static __device__ __forceinline__ float* v_scale(const CtaRows& rows, unsigned char* shared) {
+  static __device__ __forceinline__ Mailbox* mailbox(const CtaRows& rows, unsigned char* shared) {
     const int words = C::gate == 0 ? 0 : most_slots(rows.count, kCluster) * kChunksPerRow;
-    return reinterpret_cast<float*>(gates(rows, shared) + words);
+    return reinterpret_cast<Mailbox*>(gates(rows, shared) + words);
+  }
+  static __device__ __forceinline__ float* v_scale(const CtaRows& rows, unsigned char* shared) {
+    return reinterpret_cast<float*>(mailbox(rows, shared) + 1);
   }
   static __device__ __forceinline__ int* heads(const CtaRows& rows, unsigned char* shared) {
     return reinterpret_cast<int*>(v_scale(rows, shared) + 1);
@@ -200,17 +206,19 @@ class Epilogue {
   static __device__ __forceinline__ void send(const CtaRows& rows, unsigned char* inbox,
                                               const Merged& merged) {
     const int self = rank(rows);
+    Mailbox* const mail = mailbox(rows, inbox);
     for_each(rows.count, [&](int row, int chunk, bool exists) {
       RowPart part{{}, {kNoMaximum, 0.0F}};
       if (rows.has_keys()) part = merged(row, chunk);
       if (!exists) return;
       const int slot = row / kCluster, to = row % kCluster;
-      store_to_peer(inbox_o(inbox, slot, self, chunk), to,
-                    Words4{{f32_bits(part.o.value[0]), f32_bits(part.o.value[1]),
-                            f32_bits(part.o.value[2]), f32_bits(part.o.value[3])}});
+      send_to_peer(inbox_o(inbox, slot, self, chunk), to,
+                   Words4{{f32_bits(part.o.value[0]), f32_bits(part.o.value[1]),
+                           f32_bits(part.o.value[2]), f32_bits(part.o.value[3])}},
+                   mail);
       if (chunk == 0) {
-        store_to_peer(inbox_stats(rows, inbox, slot, self), to,
-                      Words2{{f32_bits(part.stats.max), f32_bits(part.stats.sum)}});
+        send_to_peer(inbox_stats(rows, inbox, slot, self), to,
+                     Words2{{f32_bits(part.stats.max), f32_bits(part.stats.sum)}}, mail);
       }
     });
   }

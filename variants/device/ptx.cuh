@@ -235,16 +235,10 @@ __device__ __forceinline__ Words4 load_shared_words4(const void* shared) {
 
 /// Clusters, from CC 9.0 on; kernels that use them are refused below. All threads of a cluster that
 /// have not ended arrive, then all may pass wait_for_cluster(). A whole warp calls each together.
-/// This one says only that the CTA is there, with nothing written before it.
+/// Arriving says that the CTA is there, and its mailbox open, but nothing of what else was written.
 __device__ __forceinline__ void arrive_at_cluster() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-#endif
-}
-/// What this thread wrote before, to peers too, is visible to all once they have passed.
-__device__ __forceinline__ void release_to_cluster() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 #endif
 }
 __device__ __forceinline__ void wait_for_cluster() {
@@ -253,25 +247,59 @@ __device__ __forceinline__ void wait_for_cluster() {
 #endif
 }
 
-/// Writes to where `shared`, an address in this CTA's shared memory, lies in that of the cluster's
-/// CTA number `rank`. That one must have arrived at the cluster before and not have ended.
-__device__ __forceinline__ void store_to_peer(void* shared, int rank, const Words4& words) {
+/// In shared memory: counts what peers store to this CTA, once in its life.
+struct alignas(8) Mailbox {
+  uint32_t state[2];
+};
+
+/// One thread opens it, for so many bytes, before it arrives at the cluster.
+__device__ __forceinline__ void open_mailbox(Mailbox* mailbox, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(mailbox));
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes)
+               : "memory");
+#endif
+}
+
+/// Returns once all bytes are there, for this thread to read. After a barrier behind the opening.
+__device__ __forceinline__ void wait_for_mail(Mailbox* mailbox) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
-      "{ .reg .b32 peer; mapa.shared::cluster.u32 peer, %0, %1; "
-      "st.shared::cluster.v4.b32 [peer], {%2, %3, %4, %5}; }" ::"r"(
-          static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
-      "r"(rank), "r"(words.word[0]), "r"(words.word[1]), "r"(words.word[2]), "r"(words.word[3])
+      "{ .reg .pred done; again: "
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0; "
+      "@!done bra again; }" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(mailbox)))
       : "memory");
 #endif
 }
-__device__ __forceinline__ void store_to_peer(void* shared, int rank, const Words2& words) {
+
+/// Sends to where `shared`, an address in this CTA's shared memory, lies in that of the cluster's
+/// CTA number `rank`, whose mailbox counts it. That one must have arrived at the cluster before;
+/// as it waits for its mail it has not ended. Nothing waits for the store here.
+__device__ __forceinline__ void send_to_peer(void* shared, int rank, const Words4& words,
+                                             Mailbox* mailbox) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
-      "{ .reg .b32 peer; mapa.shared::cluster.u32 peer, %0, %1; "
-      "st.shared::cluster.v2.b32 [peer], {%2, %3}; }" ::"r"(
-          static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
-      "r"(rank), "r"(words.word[0]), "r"(words.word[1])
+      "{ .reg .b32 peer, mail; mapa.shared::cluster.u32 peer, %0, %2; "
+      "mapa.shared::cluster.u32 mail, %1, %2; "
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [peer], {%3, %4, %5, %6}, "
+      "[mail]; }" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+      "r"(static_cast<uint32_t>(__cvta_generic_to_shared(mailbox))), "r"(rank), "r"(words.word[0]),
+      "r"(words.word[1]), "r"(words.word[2]), "r"(words.word[3])
+      : "memory");
+#endif
+}
+__device__ __forceinline__ void send_to_peer(void* shared, int rank, const Words2& words,
+                                             Mailbox* mailbox) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{ .reg .b32 peer, mail; mapa.shared::cluster.u32 peer, %0, %2; "
+      "mapa.shared::cluster.u32 mail, %1, %2; "
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [peer], {%3, %4}, [mail]; }" ::
+          "r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+      "r"(static_cast<uint32_t>(__cvta_generic_to_shared(mailbox))), "r"(rank), "r"(words.word[0]),
+      "r"(words.word[1])
       : "memory");
 #endif
 }

@@ -341,17 +341,16 @@ __device__ __forceinline__ void step(const Args& block) {
   using C = Choices<Configuration>;
   using Shape = device::DirectShape<C, kQueries>;
   using Epilogue = device::Epilogue<C>;
-  Epilogue::begin();
+  const device::AttentionArgs& args = block.attention;
   device::wait_for_predecessor();
   device::allow_successor();
-  const device::AttentionArgs& args = block.attention;
   Place at;
   at.cache_seqlen = __ldg(args.cache_seqlens + blockIdx.z);
   if constexpr (C::prefetch_pages != 0) prefetch_pages(args);
   at.cta = device::cta_rows<C>(args, 0);
   StepInputs<C, Shape> inputs;
   inputs.load(block.prepare, at.cta);
-  Epilogue::fetch(args, at.cta, Regions<C, Shape>::epilogue());
+  Epilogue::begin(args, at.cta, Regions<C, Shape>::epilogue());
 
   const device::KeyRange all = device::request_keys(args, at.cache_seqlen);
   at.cta.splits = device::direct_splits<Shape>(all, C::splits);

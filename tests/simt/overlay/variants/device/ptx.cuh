@@ -117,14 +117,18 @@ void wait_copies() {
   simt::wait_copies(kPending);
 }
 
-inline void arrive_at_cluster() { simt::arrive_at_cluster(false); }
-inline void release_to_cluster() { simt::arrive_at_cluster(true); }
+struct alignas(8) Mailbox {
+  uint32_t state[2];
+};
+inline void arrive_at_cluster() { simt::arrive_at_cluster(); }
 inline void wait_for_cluster() { simt::wait_for_cluster(); }
-inline void store_to_peer(void* shared, int rank, const Words4& words) {
-  simt::store_to_peer(shared, rank, &words, sizeof words);
+inline void open_mailbox(Mailbox* mailbox, int bytes) { simt::open_mailbox(mailbox, bytes); }
+inline void wait_for_mail(Mailbox* mailbox) { simt::wait_for_mail(mailbox); }
+inline void send_to_peer(void* shared, int rank, const Words4& words, Mailbox* mailbox) {
+  simt::send_to_peer(shared, rank, &words, sizeof words, mailbox);
 }
-inline void store_to_peer(void* shared, int rank, const Words2& words) {
-  simt::store_to_peer(shared, rank, &words, sizeof words);
+inline void send_to_peer(void* shared, int rank, const Words2& words, Mailbox* mailbox) {
+  simt::send_to_peer(shared, rank, &words, sizeof words, mailbox);
 }
 
 inline uint32_t take_ticket(uint32_t* counter, uint32_t last) {
