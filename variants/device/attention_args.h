@@ -37,7 +37,7 @@ struct AttentionArgs {
 
   // Of merges through memory (epilogue.cuh): group = request and kv heads of a CTA, Rows = query
   // rows of a CTA, Parts = splits / cluster.
-  float* part_o;      // f32 [groups, Parts, Rows, D]
+  float* part_o;      // f32 [groups, Rows, Parts, D]
   float* part_stats;  // f32 [groups, Rows, Parts, 2]: max, sum
   uint32_t* tickets;  // [groups, cluster], 0 between launches
 };

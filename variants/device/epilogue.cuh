@@ -298,26 +298,23 @@ class Epilogue {
   static __device__ __forceinline__ int64_t group() {
     return static_cast<int64_t>(blockIdx.z) * gridDim.y + blockIdx.y;
   }
-  /// Rows of a whole group.
-  static __device__ __forceinline__ int64_t width(const CtaRows& rows) {
-    return C::heads_per_cta * rows.rows_per_head;
+  /// Number of part 0 of a row; its others follow.
+  static __device__ __forceinline__ int64_t first_part(const CtaRows& rows, int row) {
+    return (group() * (C::heads_per_cta * rows.rows_per_head) + row) * kParts;
   }
-
-  static __device__ __forceinline__ F32x4* part_o(const AttentionArgs& args, const CtaRows& rows,
-                                                  int part, int row) {
-    return reinterpret_cast<F32x4*>(args.part_o) +
-           ((group() * kParts + part) * width(rows) + row) * kChunksPerRow;
+  static __device__ __forceinline__ F32x4* part_o(const AttentionArgs& args, int64_t part) {
+    return reinterpret_cast<F32x4*>(args.part_o) + part * kChunksPerRow;
   }
-  static __device__ __forceinline__ RowStats* part_stats(const AttentionArgs& args,
-                                                         const CtaRows& rows, int row) {
-    return reinterpret_cast<RowStats*>(args.part_stats) + (group() * width(rows) + row) * kParts;
+  static __device__ __forceinline__ RowStats* part_stats(const AttentionArgs& args, int64_t part) {
+    return reinterpret_cast<RowStats*>(args.part_stats) + part;
   }
 
   static __device__ __forceinline__ void leave_part(const AttentionArgs& args, const CtaRows& rows,
                                                     int part, int row, int chunk,
                                                     const RowPart& mine) {
-    part_o(args, rows, part, row)[chunk] = mine.o;
-    if (chunk == 0) part_stats(args, rows, row)[part] = mine.stats;
+    const int64_t at = first_part(rows, row) + part;
+    part_o(args, at)[chunk] = mine.o;
+    if (chunk == 0) *part_stats(args, at) = mine.stats;
   }
 
   /// Whether all others that have parts of this CTA's rows have left them: those of the same rank
@@ -337,11 +334,11 @@ class Epilogue {
   /// All parts of a row's four dims.
   static __device__ __forceinline__ RowPart gathered(const AttentionArgs& args, const CtaRows& rows,
                                                      int row, int chunk, int parts) {
-    const int64_t stride = width(rows) * kChunksPerRow;
-    const F32x4* o = part_o(args, rows, 0, row) + chunk;
-    const RowStats* stats = part_stats(args, rows, row);
+    const int64_t at = first_part(rows, row);
+    const F32x4* o = part_o(args, at) + chunk;
+    const RowStats* stats = part_stats(args, at);
     return merge_parts<kParts>(
-        parts, chunk, [&](int i) { return stats[i]; }, [&](int i) { return o[i * stride]; });
+        parts, chunk, [&](int i) { return stats[i]; }, [&](int i) { return o[i * kChunksPerRow]; });
   }
 };
 
