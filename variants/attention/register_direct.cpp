@@ -68,9 +68,10 @@ Arguments bind(const Problem& problem, const Configuration& configuration, const
 std::vector<Tunable> tunables() {
   std::vector<Tunable> all = {
       {.name = "tokens", .values = {16, 32}, .default_value = 16},
-      {.name = "warps", .values = {2, 4, 8, 16}, .default_value = 8},
+      {.name = "depth", .values = {1, 2}, .default_value = 1},
+      {.name = "warps", .values = {4, 8, 12, 16}, .default_value = 8},
       {.name = "heads_per_cta", .values = {1, 2}, .default_value = 2},
-      {.name = "splits", .values = {1, 4, 8, 16, 32, 64}, .default_value = 16},
+      {.name = "splits", .values = {1, 2, 3, 4, 8, 12, 16, 32, 48, 64}, .default_value = 16},
       {.name = "load_hint", .values = {0, 1}, .default_value = 0},
       {.name = "pages_ahead", .values = {1, 2}, .default_value = 1},
       {.name = "partial_bf16", .values = {0, 1}, .default_value = 0}};
@@ -82,22 +83,28 @@ std::vector<Tunable> tunables() {
 
 std::vector<Constraint> constraints() {
   std::vector<Constraint> all = {
-      {.expr = "warps <= 8 || tokens * heads_per_cta <= 32",
-       .reason = "a warp with 8 KB on their way in 64 registers a lane: 8 of them fill an SM"},
-      {.expr = "heads_per_cta == 2 || tokens == 32",
-       .reason = "64-byte rows: as many bytes on their way as 16 whole rows have"},
-      {.expr = "(load_hint == 0 && pages_ahead == 1) || (tokens * heads_per_cta == 32 && "
-               "heads_per_cta == 2)",
-       .reason = "details of the loop are told apart where it runs best"},
+      {.expr = "tokens * heads_per_cta == 32 || (tokens == 32 && depth == 2)",
+       .reason = "4 KB a unit; 8 KB only where most is to be under way"},
+      {.expr = "(tokens * heads_per_cta * depth != 32 || warps != 12) && "
+               "(tokens * heads_per_cta * depth != 64 || warps == 4 || warps == 12) && "
+               "(tokens * heads_per_cta * depth != 128 || warps <= 8)",
+       .reason = "whole CTAs of the 16, 12 or 8 warps whose registers an SM has"},
+      {.expr = "splits % 3 != 0 || (warps == 4 && depth == 2 && cluster == 1)",
+       .reason = "three CTAs fill an SM where 12 warps do"},
+      {.expr = "load_hint == 0 || (heads_per_cta == 2 && ticket == 0 && cluster == 1 && "
+               "splits <= 4)",
+       .reason = "a short walk leaves L1 to whoever comes next anyway"},
+      {.expr = "pages_ahead == 1 || (heads_per_cta == 2 && splits == 1 && load_hint == 0)",
+       .reason = "pages come late in long walks if at all"},
+      {.expr = "heads_per_cta == 2 || splits >= 4",
+       .reason = "half rows are read for want of CTAs"},
       {.expr = "partial_bf16 == 0 || (splits >= 32 && cluster == 1 && heads_per_cta == 2)",
        .reason = "few partials are few bytes, whatever their type"},
-      {.expr = "(cluster == 1 && ticket == 0) || (warps >= 4 && tokens * heads_per_cta == 32 && "
-               "heads_per_cta == 2)",
-       .reason = "merges within the launch pay where a CTA has work to merge"},
-      {.expr = "(cluster == 1 && ticket == 0 && partial_bf16 == 0) || (load_hint == 0 && "
-               "pages_ahead == 1)",
-       .reason = "details of the loop are told apart without those of the merge"},
-      {.expr = "cluster == 1 || ticket == 0 || splits >= 64",
+      {.expr = "cluster == 1 || (depth == 1 && splits >= 8)",
+       .reason = "a cluster merges what many CTAs with short walks have"},
+      {.expr = "cluster == 1 || ticket == 1 || splits == cluster",
+       .reason = "a cluster that leaves partials is for combines that nobody needs"},
+      {.expr = "cluster == 1 || ticket == 0 || splits >= 32",
        .reason = "a cluster and a ticket too: where a cluster alone cannot take all splits"}};
   for (Constraint& constraint : device::epilogue_constraints()) {
     all.push_back(std::move(constraint));

@@ -74,11 +74,12 @@ __device__ __forceinline__ void attend(const device::AttentionArgs& args) {
   });
 }
 
-/// CTAs on an SM: warps whose registers hold their share of rows and a unit on its way.
+/// CTAs on an SM: warps whose registers hold their share of rows and the units on their way.
 template <class C>
 MUSE_HOST_DEVICE constexpr int ctas_per_sm(int queries) {
-  const int rows = C::heads_per_cta * queries, bytes = C::heads_per_cta * C::tokens;
-  const int warps = rows <= 2 && bytes <= 32 ? 16 : 8;
+  const int rows = C::heads_per_cta * queries;
+  const int keys = C::heads_per_cta * C::tokens * C::depth;  // of one head, on their way
+  const int warps = rows > 2 || keys > 64 ? 8 : keys > 32 ? 12 : 16;
   return warps < C::warps ? 1 : warps / C::warps;
 }
 

@@ -25,14 +25,16 @@ inline constexpr int kDirectKvHeads = 2;  // of the model: a row of the cache is
 inline constexpr uint32_t kDirectRowBytes = kDirectKvHeads * kHeadDim;
 
 /// C names by its members: heads_per_cta (1, 2), tokens of a unit (8, 16, 32; at least 16 with one
-/// head), warps of a CTA, load_hint, pages_ahead (units whose pages are known ahead of their loads,
-/// at least 1). kQueries: query tokens of a request, 1 or 2.
+/// head), warps of a CTA, depth (units of a warp on their way at a time), load_hint, pages_ahead
+/// (units whose pages are known ahead of their loads, at least 1). kQueries: query tokens of a
+/// request, 1 or 2.
 template <class C, int kQueries_>
 struct DirectShape {
   static constexpr int kQueries = kQueries_;
   static constexpr int kHeads = C::heads_per_cta;
   static constexpr int kTokens = C::tokens;
   static constexpr int kWarps = C::warps;
+  static constexpr int kDepth = C::depth;
   static constexpr int kPagesAhead = C::pages_ahead;
   static constexpr LoadHint kHint = static_cast<LoadHint>(C::load_hint);
   static constexpr int kTileTokens = 8 / kHeads;
@@ -474,19 +476,25 @@ class DirectWalk {
   /// Starts to look up the pages of the first unit and of those to come.
   __device__ __forceinline__ void look_up() {
     if (!loads(first_)) return;
-    first_page_ = loader_.page(first_);
+#pragma unroll
+    for (int i = 0; i < kDepth; ++i) first_pages_[i] = loader_.page(first_ + i * Shape::kStride);
 #pragma unroll
     for (int i = 0; i < Shape::kPagesAhead; ++i) {
-      pages_[i] = loader_.page(first_ + (i + 1) * Shape::kStride);
+      pages_[i] = loader_.page(first_ + (kDepth + i) * Shape::kStride);
     }
   }
 
-  /// Starts to load the first unit's keys before `end`, once their pages are there.
+  /// Starts to load the first units' keys before `end`, once their pages are there.
   __device__ __forceinline__ void load_old(int end) {
-    unit_ = {};
-    if (!loads(first_)) return;
-    row_ = loader_.row(first_page_, first_);
-    if (first_ < end) loader_.unit(row_, unit_, smaller(end - first_, Shape::kTokens));
+#pragma unroll
+    for (int i = 0; i < kDepth; ++i) {
+      const int begin = first_ + i * Shape::kStride;
+      units_[i] = {};
+      rows_[i] = loader_.row(first_pages_[i], begin);
+      if (loads(begin) && begin < end) {
+        loader_.unit(rows_[i], units_[i], smaller(end - begin, Shape::kTokens));
+      }
+    }
   }
 
   __device__ __forceinline__ void start(int end) {
@@ -494,10 +502,14 @@ class DirectWalk {
     load_old(end);
   }
 
-  /// Loads the first unit's keys from `begin` on, which load_old() left out.
+  /// Loads the first units' keys from `begin` on, which load_old() left out.
   __device__ __forceinline__ void load_new(int begin) {
-    const int old = begin - first_;  // tokens of the unit that are there
-    if (loads(first_) && old < Shape::kTokens) loader_.rest_of_unit(row_, unit_, old);
+#pragma unroll
+    for (int i = 0; i < kDepth; ++i) {
+      const int first = first_ + i * Shape::kStride;
+      const int old = begin - first;  // tokens of the unit that are there
+      if (loads(first) && old < Shape::kTokens) loader_.rest_of_unit(rows_[i], units_[i], old);
+    }
   }
 
   /// Adds all units to the rows. Queries of two tokens are parked in the warp's part of `area`.
@@ -513,24 +525,27 @@ class DirectWalk {
     RowStats* const kept = &area.stats[static_cast<int>(threadIdx.x) / 32 * Shape::kRows];
     kept->max = f32_from_bits(static_cast<uint32_t>(first_));
     int begin = first_;
+    int left = (end_ - 1 - first_) / Shape::kStride;  // units before the last one
 #pragma unroll 1
-    while (!is_last(begin)) {
-      const int next = begin + Shape::kStride;
-      const uint32_t row = loader_.row(pages_[0], next);
+    for (; left >= kDepth; left -= kDepth) {
 #pragma unroll
-      for (int i = 0; i + 1 < Shape::kPagesAhead; ++i) pages_[i] = pages_[i + 1];
-      pages_[Shape::kPagesAhead - 1] = loader_.page(next + Shape::kPagesAhead * Shape::kStride);
-      DirectScores<Shape> scores = multiply_unit<Shape>(
-          rows, queries, unit_, [&](int tile) { unit_.k[tile] = loader_.keys(row, tile); });
-      weigh_unit<Shape, false>(rows, scores, keys, begin);
-      add_values<Shape>(rows, scores, unit_,
-                        [&](int tile) { unit_.v[tile] = loader_.values(row, tile); });
-      begin = next;
+      for (int i = 0; i < kDepth; ++i, begin += Shape::kStride) {
+        add_unit(rows, queries, keys, begin, units_[i], begin + kDepth * Shape::kStride);
+      }
     }
-    complete(unit_, begin);
-    DirectScores<Shape> scores = multiply_unit<Shape>(rows, queries, unit_, [](int) {});
-    weigh_unit<Shape, true>(rows, scores, keys, begin);
-    add_values<Shape>(rows, scores, unit_, [](int) {});
+#pragma unroll
+    for (int i = 0; i + 1 < kDepth; ++i) {
+      if (i >= left) break;
+      add_loaded<false>(rows, queries, keys, begin, units_[i]);
+      begin += Shape::kStride;
+    }
+    Unit last = units_[0];
+#pragma unroll
+    for (int i = 1; i < kDepth; ++i) {
+      if (i == left) last = units_[i];
+    }
+    complete(last, begin);
+    add_loaded<true>(rows, queries, keys, begin, last);
     if (__any_sync(kWholeWarp, holds_nan(rows))) {
       first_ = static_cast<int>(load_shared_words4(kept).word[0]);
       attend_again(rows, keys, queries, complete);
@@ -559,6 +574,30 @@ class DirectWalk {
     return nan;
   }
 
+  /// Adds a unit and puts on its way what takes its place: the unit at `next`, or what repeats the
+  /// last key where there is none.
+  __device__ __forceinline__ void add_unit(Rows& rows, const DirectQueries<Shape>& queries,
+                                           const DirectKeys& keys, int begin, Unit& unit,
+                                           int next) {
+    const uint32_t row = loader_.row(pages_[0], next);
+#pragma unroll
+    for (int i = 0; i + 1 < Shape::kPagesAhead; ++i) pages_[i] = pages_[i + 1];
+    pages_[Shape::kPagesAhead - 1] = loader_.page(next + Shape::kPagesAhead * Shape::kStride);
+    DirectScores<Shape> scores = multiply_unit<Shape>(
+        rows, queries, unit, [&](int tile) { unit.k[tile] = loader_.keys(row, tile); });
+    weigh_unit<Shape, false>(rows, scores, keys, begin);
+    add_values<Shape>(rows, scores, unit,
+                      [&](int tile) { unit.v[tile] = loader_.values(row, tile); });
+  }
+  /// Adds a unit that none takes the place of.
+  template <bool kLast>
+  __device__ __forceinline__ void add_loaded(Rows& rows, const DirectQueries<Shape>& queries,
+                                             const DirectKeys& keys, int begin, Unit& unit) {
+    DirectScores<Shape> scores = multiply_unit<Shape>(rows, queries, unit, [](int) {});
+    weigh_unit<Shape, kLast>(rows, scores, keys, begin);
+    add_values<Shape>(rows, scores, unit, [](int) {});
+  }
+
   /// All units from the start, slowly: a NaN stays with the rows that attend it.
   template <class Complete>
   __device__ __forceinline__ void attend_again(Rows& rows, const DirectKeys& keys,
@@ -576,21 +615,23 @@ class DirectWalk {
     }
 #pragma unroll 1
     for (int begin = first_; begin < end_; begin += Shape::kStride) {
-      unit_ = {};
-      if (loads(begin)) loader_.unit(loader_.row(loader_.page(begin), begin), unit_);
-      if (is_last(begin)) complete(unit_, begin);
-      DirectScores<Shape> scores = multiply_unit<Shape>(rows, queries, unit_, [](int) {});
+      Unit unit = {};
+      if (loads(begin)) loader_.unit(loader_.row(loader_.page(begin), begin), unit);
+      if (is_last(begin)) complete(unit, begin);
+      DirectScores<Shape> scores = multiply_unit<Shape>(rows, queries, unit, [](int) {});
       weigh_unit<Shape, true>(rows, scores, keys, begin);
-      add_values_with_nan<Shape>(rows, scores, unit_, keys, begin);
+      add_values_with_nan<Shape>(rows, scores, unit, keys, begin);
     }
   }
 
+  static constexpr int kDepth = Shape::kDepth;
+
   DirectLoader<Shape> loader_;
   int first_, end_;  // first key of the warp's first unit, end of the CTA's keys
-  uint32_t row_ = 0;
-  int first_page_ = 0;
+  uint32_t rows_[kDepth] = {};
+  int first_pages_[kDepth] = {};
   int pages_[Shape::kPagesAhead] = {};
-  Unit unit_;
+  Unit units_[kDepth];
 };
 
 /// Rows without keys yet. Queries: set_query_row(rows.query[m], half, codes) for each row group.

@@ -74,10 +74,11 @@ Arguments bind(const Problem& problem, const Configuration& configuration, const
 
 std::vector<Tunable> tunables() {
   std::vector<Tunable> all = {
-      {.name = "warps", .values = {4, 8, 16}, .default_value = 8},
+      {.name = "depth", .values = {1, 2}, .default_value = 1},
+      {.name = "warps", .values = {4, 8, 12, 16}, .default_value = 8},
       {.name = "warps_per_sm", .values = {8, 12, 16}, .default_value = 8},
       {.name = "heads_per_cta", .values = {1, 2}, .default_value = 2},
-      {.name = "splits", .values = {1, 4, 8, 16, 32, 64}, .default_value = 16},
+      {.name = "splits", .values = {1, 2, 3, 4, 8, 12, 16, 32, 48, 64}, .default_value = 16},
       {.name = "load_hint", .values = {0, 1}, .default_value = 0},
       {.name = "shared_queries", .values = {0, 1}, .default_value = 1},
       {.name = "prefetch_pages", .values = {0, 1}, .default_value = 1},
@@ -93,10 +94,14 @@ std::vector<Tunable> tunables() {
 std::vector<Constraint> constraints() {
   std::vector<Constraint> all = {
       {.expr = "warps_per_sm % warps == 0", .reason = "whole CTAs fill an SM"},
+      {.expr = "depth == 1 || (warps_per_sm == 12 && cluster == 1)",
+       .reason = "12 warps of an SM have registers for two units each, for long walks"},
+      {.expr = "splits % 3 != 0 || (warps == 4 && depth == 2)",
+       .reason = "three CTAs fill an SM where 12 warps do"},
       {.expr = "shared_queries == 1 || (warps_per_sm == 8 && splits >= 16)",
        .reason =
            "a warp that makes all queries needs the registers of two, and is for short walks"},
-      {.expr = "load_hint == 0 || splits <= 8",
+      {.expr = "load_hint == 0 || splits <= 4",
        .reason = "a short walk leaves L1 to whoever comes next anyway"},
       {.expr = "heads_per_cta == 2 || (load_hint == 0 && shared_queries == 1 && splits >= 8)",
        .reason = "half rows are read for want of CTAs"},

@@ -331,7 +331,7 @@ __device__ __forceinline__ void prefetch_pages(const device::AttentionArgs& args
 /// What the configuration leaves open for the shared code.
 template <class C>
 struct Choices : C {
-  static constexpr int tokens = 32 / C::heads_per_cta;  // 4 KB of a warp's on their way
+  static constexpr int tokens = 32 / C::heads_per_cta;  // 4 KB a unit
   static constexpr int pages_ahead = 1;
 };
 
