@@ -72,10 +72,8 @@ std::vector<Tunable> tunables() {
       {.name = "warps", .values = {4, 8, 12, 16}, .default_value = 8},
       {.name = "heads_per_cta", .values = {1, 2}, .default_value = 2},
       {.name = "splits", .values = {1, 2, 3, 4, 8, 12, 16, 32, 48, 64}, .default_value = 16},
-      {.name = "load_hint", .values = {0, 1}, .default_value = 0},
-      {.name = "pages_ahead", .values = {1, 2}, .default_value = 1},
       {.name = "partial_bf16", .values = {0, 1}, .default_value = 0}};
-  for (Tunable& tunable : device::epilogue_tunables({1, 4, 8, 16})) {
+  for (Tunable& tunable : device::epilogue_tunables({1, 8, 16})) {
     all.push_back(std::move(tunable));
   }
   return all;
@@ -91,11 +89,6 @@ std::vector<Constraint> constraints() {
        .reason = "whole CTAs of the 16, 12 or 8 warps whose registers an SM has"},
       {.expr = "splits % 3 != 0 || (warps == 4 && depth == 2 && cluster == 1)",
        .reason = "three CTAs fill an SM where 12 warps do"},
-      {.expr = "load_hint == 0 || (heads_per_cta == 2 && ticket == 0 && cluster == 1 && "
-               "splits <= 4)",
-       .reason = "a short walk leaves L1 to whoever comes next anyway"},
-      {.expr = "pages_ahead == 1 || (heads_per_cta == 2 && splits == 1 && load_hint == 0)",
-       .reason = "pages come late in long walks if at all"},
       {.expr = "heads_per_cta == 2 || splits >= 4",
        .reason = "half rows are read for want of CTAs"},
       {.expr = "partial_bf16 == 0 || (splits >= 32 && cluster == 1 && heads_per_cta == 2)",

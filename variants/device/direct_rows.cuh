@@ -25,9 +25,8 @@ inline constexpr int kDirectKvHeads = 2;  // of the model: a row of the cache is
 inline constexpr uint32_t kDirectRowBytes = kDirectKvHeads * kHeadDim;
 
 /// C names by its members: heads_per_cta (1, 2), tokens of a unit (8, 16, 32; at least 16 with one
-/// head), warps of a CTA, depth (units of a warp on their way at a time), load_hint, pages_ahead
-/// (units whose pages are known ahead of their loads, at least 1). kQueries: query tokens of a
-/// request, 1 or 2.
+/// head), warps of a CTA, depth (units of a warp on their way at a time). kQueries: query tokens of
+/// a request, 1 or 2.
 template <class C, int kQueries_>
 struct DirectShape {
   static constexpr int kQueries = kQueries_;
@@ -35,8 +34,6 @@ struct DirectShape {
   static constexpr int kTokens = C::tokens;
   static constexpr int kWarps = C::warps;
   static constexpr int kDepth = C::depth;
-  static constexpr int kPagesAhead = C::pages_ahead;
-  static constexpr LoadHint kHint = static_cast<LoadHint>(C::load_hint);
   static constexpr int kTileTokens = 8 / kHeads;
   static constexpr int kTiles = kTokens / kTileTokens;
   static constexpr int kStride = kWarps * kTokens;  // keys from a warp's unit to its next
@@ -168,7 +165,8 @@ class DirectLoader {
     return __shfl_sync(kWholeWarp, row, token);
   }
   static __device__ __forceinline__ Words4 load(const uint8_t* rows, uint32_t row) {
-    return load_constant_words4<Shape::kHint>(rows + static_cast<uint64_t>(row) * kDirectRowBytes);
+    return load_constant_words4<LoadHint::kNoAllocate>(rows + static_cast<uint64_t>(row) *
+                                                                  kDirectRowBytes);
   }
 
   const int32_t* pages_;
@@ -478,10 +476,7 @@ class DirectWalk {
     if (!loads(first_)) return;
 #pragma unroll
     for (int i = 0; i < kDepth; ++i) first_pages_[i] = loader_.page(first_ + i * Shape::kStride);
-#pragma unroll
-    for (int i = 0; i < Shape::kPagesAhead; ++i) {
-      pages_[i] = loader_.page(first_ + (kDepth + i) * Shape::kStride);
-    }
+    page_ = loader_.page(first_ + kDepth * Shape::kStride);
   }
 
   /// Starts to load the first units' keys before `end`, once their pages are there.
@@ -579,10 +574,8 @@ class DirectWalk {
   __device__ __forceinline__ void add_unit(Rows& rows, const DirectQueries<Shape>& queries,
                                            const DirectKeys& keys, int begin, Unit& unit,
                                            int next) {
-    const uint32_t row = loader_.row(pages_[0], next);
-#pragma unroll
-    for (int i = 0; i + 1 < Shape::kPagesAhead; ++i) pages_[i] = pages_[i + 1];
-    pages_[Shape::kPagesAhead - 1] = loader_.page(next + Shape::kPagesAhead * Shape::kStride);
+    const uint32_t row = loader_.row(page_, next);
+    page_ = loader_.page(next + Shape::kStride);
     DirectScores<Shape> scores = multiply_unit<Shape>(
         rows, queries, unit, [&](int tile) { unit.k[tile] = loader_.keys(row, tile); });
     weigh_unit<Shape, false>(rows, scores, keys, begin);
@@ -630,7 +623,7 @@ class DirectWalk {
   int first_, end_;  // first key of the warp's first unit, end of the CTA's keys
   uint32_t rows_[kDepth] = {};
   int first_pages_[kDepth] = {};
-  int pages_[Shape::kPagesAhead] = {};
+  int page_ = 0;  // of the unit that the next add_unit() puts on its way
   Unit units_[kDepth];
 };
 

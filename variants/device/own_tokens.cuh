@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The step's own tokens straight from qkv, by a warp and in registers: Q8 of eight heads at a time,
-// K8 and V8 of new keys, laid out as the operands of direct_rows.cuh are. The arithmetic is that of
+// The step's own tokens straight from qkv, by a warp and in registers: K8 and V8 of new keys, laid
+// out as the operands of direct_rows.cuh are. The arithmetic is that of
 // rows.cuh in the same order, so that the bytes are those that a prepare of its own stores.
 //
-// With g = lane / 4 and t = lane % 4 a lane holds dims 16t..16t+15 of query row g, the same dims of
-// K of kv head g % kHeads, and dims 8g..8g+7 of V of each kv head: whichever place of its unit a
-// key has, the lanes that hold it there have it.
+// With g = lane / 4 and t = lane % 4 a lane holds dims 16t..16t+15 of K of kv head g % kHeads, and
+// dims 8g..8g+7 of V of each kv head: whichever place of its unit a key has, the lanes that hold it
+// there have it.
 #pragma once
 
 #include "variants/device/prepare_args.h"
@@ -95,12 +95,6 @@ __device__ __forceinline__ LaneSlices normed_and_rotated(const PrepareArgs& args
 __device__ __forceinline__ Words4 quantised(const LaneSlices& x) {
   const Words2 low = quantised(x.half[0]), high = quantised(x.half[1]);
   return {{low.word[0], low.word[1], high.word[0], high.word[1]}};
-}
-
-/// Q8 of the lane's sixteen dims of one row.
-__device__ __forceinline__ Words4 query_codes(const PrepareArgs& args, const LaneRow& row,
-                                              const LaneRotation& rotation) {
-  return quantised(normed_and_rotated(args, row, rotation));
 }
 
 /// K8 of the lane's sixteen dims of one row.

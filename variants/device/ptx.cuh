@@ -133,12 +133,10 @@ __device__ __forceinline__ void mma_m16n8k16_f16(float (&acc)[4], const uint32_t
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/// How a load treats the caches. The numbers are the values of a tunable.
-enum class LoadHint : int {
-  kDefault = 0,
-  kNoAllocate = 1,  // past L1
-  kEvictFirst = 2,  // first to leave L1
-  kWholeLine = 3    // past L1; L2 fetches all 128 bytes of the line
+/// How a load treats the caches.
+enum class LoadHint {
+  kDefault,
+  kNoAllocate  // past L1
 };
 
 /// 16 bytes that nothing writes while the kernel runs, or no longer. Stays where it is written:
@@ -148,14 +146,6 @@ __device__ __forceinline__ Words4 load_constant_words4(const void* address) {
   Words4 w;
   if constexpr (kHint == LoadHint::kNoAllocate) {
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(w.word[0]), "=r"(w.word[1]), "=r"(w.word[2]), "=r"(w.word[3])
-                 : "l"(address));
-  } else if constexpr (kHint == LoadHint::kEvictFirst) {
-    asm volatile("ld.global.nc.L1::evict_first.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(w.word[0]), "=r"(w.word[1]), "=r"(w.word[2]), "=r"(w.word[3])
-                 : "l"(address));
-  } else if constexpr (kHint == LoadHint::kWholeLine) {
-    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(w.word[0]), "=r"(w.word[1]), "=r"(w.word[2]), "=r"(w.word[3])
                  : "l"(address));
   } else {
@@ -172,14 +162,6 @@ __device__ __forceinline__ Words2 load_constant_words2(const void* address) {
   Words2 w;
   if constexpr (kHint == LoadHint::kNoAllocate) {
     asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
-                 : "=r"(w.word[0]), "=r"(w.word[1])
-                 : "l"(address));
-  } else if constexpr (kHint == LoadHint::kEvictFirst) {
-    asm volatile("ld.global.nc.L1::evict_first.v2.u32 {%0, %1}, [%2];"
-                 : "=r"(w.word[0]), "=r"(w.word[1])
-                 : "l"(address));
-  } else if constexpr (kHint == LoadHint::kWholeLine) {
-    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0, %1}, [%2];"
                  : "=r"(w.word[0]), "=r"(w.word[1])
                  : "l"(address));
   } else {

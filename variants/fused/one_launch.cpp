@@ -42,9 +42,6 @@ Support supports(const Problem& problem, const Configuration& configuration,
     return Support::no(fmt::format("q_len 2 and {} warps: registers suffice for {}",
                                    value(configuration, "warps"), kMostWarpsOf2Tokens));
   }
-  if (problem.q_len == 2 && value(configuration, "shared_queries") == 0) {
-    return Support::no("q_len 2: no warp has registers for all queries' inputs");
-  }
   if (problem.num_q_heads != kQueryHeads || problem.num_kv_heads != kKvHeads) {
     return Support::no(fmt::format("{} query and {} kv heads: built for {} and {}",
                                    problem.num_q_heads, problem.num_kv_heads, kQueryHeads,
@@ -76,14 +73,12 @@ std::vector<Tunable> tunables() {
   std::vector<Tunable> all = {
       {.name = "depth", .values = {1, 2}, .default_value = 1},
       {.name = "warps", .values = {4, 8, 12, 16}, .default_value = 8},
-      {.name = "warps_per_sm", .values = {8, 12, 16}, .default_value = 8},
+      {.name = "warps_per_sm", .values = {12, 16}, .default_value = 16},
       {.name = "heads_per_cta", .values = {1, 2}, .default_value = 2},
       {.name = "splits", .values = {1, 2, 3, 4, 8, 12, 16, 32, 48, 64}, .default_value = 16},
-      {.name = "load_hint", .values = {0, 1}, .default_value = 0},
-      {.name = "shared_queries", .values = {0, 1}, .default_value = 1},
       {.name = "prefetch_pages", .values = {0, 1}, .default_value = 1},
       {.name = "partial_bf16", .values = {0, 1}, .default_value = 0}};
-  for (Tunable& tunable : device::epilogue_tunables({1, 4, 8, 16})) {
+  for (Tunable& tunable : device::epilogue_tunables({1, 8, 16})) {
     if (tunable.name == "cluster") tunable.default_value = 16;
     if (tunable.name == "gate") tunable.default_value = 1;
     all.push_back(std::move(tunable));
@@ -98,20 +93,15 @@ std::vector<Constraint> constraints() {
        .reason = "12 warps of an SM have registers for two units each, for long walks"},
       {.expr = "splits % 3 != 0 || (warps == 4 && depth == 2)",
        .reason = "three CTAs fill an SM where 12 warps do"},
-      {.expr = "shared_queries == 1 || (warps_per_sm == 8 && splits >= 16)",
-       .reason =
-           "a warp that makes all queries needs the registers of two, and is for short walks"},
-      {.expr = "load_hint == 0 || splits <= 4",
-       .reason = "a short walk leaves L1 to whoever comes next anyway"},
-      {.expr = "heads_per_cta == 2 || (load_hint == 0 && shared_queries == 1 && splits >= 8)",
+      {.expr = "heads_per_cta == 2 || splits >= 8",
        .reason = "half rows are read for want of CTAs"},
-      {.expr = "prefetch_pages == 1 || (heads_per_cta == 2 && load_hint == 0 && gate == 1)",
+      {.expr = "prefetch_pages == 1 || (heads_per_cta == 2 && depth == 1 && gate == 1)",
        .reason = "it costs an instruction: tried without where nothing else is tried"},
       {.expr = "ticket == 0 || cluster == 1 || splits >= 32",
        .reason = "a cluster and a ticket too: where a cluster alone cannot take all splits"},
       {.expr = "gate == 1 || ticket == 0",
        .reason = "once a ticket has merged all, the gate costs nothing"},
-      {.expr = "gate == 1 || (heads_per_cta == 2 && load_hint == 0 && shared_queries == 1)",
+      {.expr = "gate == 1 || heads_per_cta == 2",
        .reason = "tried without a gate where nothing else is tried"},
       {.expr = "partial_bf16 == 0 || splits >= 32",
        .reason = "few partials are few bytes, whatever their type"}};

@@ -118,49 +118,6 @@ class OwnTokens {
   unsigned char* codes_;
 };
 
-/// Queries that every warp makes for itself, all of the CTA's, straight into its fragments: no
-/// barrier.
-template <class Shape>
-struct WarpQueries {
-  device::LaneRow row[kGroups<Shape>];
-  device::LaneRotation rotation[Shape::kQueries];
-
-  static __device__ __forceinline__ QueryPlace place(const device::CtaRows& cta, int group) {
-    return query_place<Shape>(
-        cta, group * device::kDirectGroup + static_cast<int>(threadIdx.x) % 32 / 4);
-  }
-  /// What depends on nothing.
-  __device__ __forceinline__ void load(const device::PrepareArgs& args,
-                                       const device::CtaRows& cta) {
-#pragma unroll
-    for (int i = 0; i < kGroups<Shape>; ++i) {
-      const QueryPlace at = place(cta, i);
-      row[i] = device::load_lane_row(device::qkv_row(args, at.token, at.head));
-    }
-  }
-  /// What depends on positions, for own tokens too.
-  __device__ __forceinline__ void load_rotations(const device::PrepareArgs& args,
-                                                 const int64_t (&position)[Shape::kQueries],
-                                                 const bool (&)[Shape::kQueries]) {
-#pragma unroll
-    for (int i = 0; i < Shape::kQueries; ++i) {
-      rotation[i] = device::load_lane_rotation(args, position[i]);
-    }
-  }
-  /// `tap`: whether the CTA writes Q8 out, where that is asked for.
-  __device__ __forceinline__ void set(const device::PrepareArgs& args, const device::CtaRows& cta,
-                                      bool tap, unsigned char*, typename Shape::Rows& rows) const {
-#pragma unroll
-    for (int i = 0; i < kGroups<Shape>; ++i) {
-      const device::Words4 codes = device::query_codes(args, row[i], rotation[i / Shape::kHeads]);
-      device::set_query_row(rows.query[i / 2], i % 2, codes);
-      if (tap && threadIdx.x < 32) {
-        device::store_words4(args.q8 + q8_start(args, place(cta, i)) + threadIdx.x % 4 * 16, codes);
-      }
-    }
-  }
-};
-
 /// Queries that the CTA's warps share out, four rows at a time with eight lanes to a row, and pass
 /// on through shared memory: one barrier, in the shadow of the loads of keys.
 template <class Shape>
@@ -232,20 +189,11 @@ struct CtaQueries {
   }
 };
 
-template <bool kShared, class Shape>
-struct QueriesOf {
-  using Type = WarpQueries<Shape>;
-};
-template <class Shape>
-struct QueriesOf<true, Shape> {
-  using Type = CtaQueries<Shape>;
-};
-
 /// What is loaded before anything else is known.
 template <class C, class Shape>
 struct StepInputs {
   int64_t position[Shape::kQueries];
-  typename QueriesOf<C::shared_queries != 0, Shape>::Type queries;
+  CtaQueries<Shape> queries;
   float k_scale, v_scale;
 
   __device__ __forceinline__ void load(const device::PrepareArgs& args,
@@ -332,7 +280,6 @@ __device__ __forceinline__ void prefetch_pages(const device::AttentionArgs& args
 template <class C>
 struct Choices : C {
   static constexpr int tokens = 32 / C::heads_per_cta;  // 4 KB a unit
-  static constexpr int pages_ahead = 1;
 };
 
 /// grid: splits, groups of kv heads, requests.

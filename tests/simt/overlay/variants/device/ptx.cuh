@@ -93,7 +93,7 @@ inline void mma_m16n8k16_f16(float (&acc)[4], const uint32_t (&a)[4], const uint
 
 inline Words4 load_shared_words4(const void* shared) { return load_words4(shared); }
 
-enum class LoadHint : int { kDefault = 0, kNoAllocate = 1, kEvictFirst = 2, kWholeLine = 3 };
+enum class LoadHint { kDefault, kNoAllocate };
 template <LoadHint kHint>
 Words4 load_constant_words4(const void* address) {
   return load_words4(address);
