@@ -101,8 +101,10 @@ std::vector<Constraint> constraints() {
        .reason = "a cluster and a ticket too: where a cluster alone cannot take all splits"},
       {.expr = "gate == 1 || ticket == 0",
        .reason = "once a ticket has merged all, the gate costs nothing"},
-      {.expr = "gate == 1 || heads_per_cta == 2",
+      {.expr = "gate == 1 || (heads_per_cta == 2 && depth == 1 && warps == 8)",
        .reason = "tried without a gate where nothing else is tried"},
+      {.expr = "depth == 1 || heads_per_cta == 2",
+       .reason = "half rows are read for want of CTAs, by short walks"},
       {.expr = "partial_bf16 == 0 || splits >= 32",
        .reason = "few partials are few bytes, whatever their type"}};
   for (Constraint& constraint : device::epilogue_constraints()) {
