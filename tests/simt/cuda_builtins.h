@@ -11,6 +11,7 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __grid_constant__
 // One block at a time on an OS thread. The emulator poisons the library's thread_local memory.

@@ -158,7 +158,7 @@ __device__ __forceinline__ void attend_keys(const device::AttentionArgs& args,
   auto& area = *reinterpret_cast<device::MergeArea<kRows, C::warps>*>(ring);
   static_assert(sizeof(area) == merge_bytes(kRows, C::warps));
   static_assert(kDepth * Tile::kBytes == ring_bytes(C::tile_kv, C::heads_per_cta));
-  area.leave(shares.warp, rows);
+  area.leave(rows);
 }
 
 /// grid: splits, groups of kv heads, requests.
@@ -179,6 +179,7 @@ __device__ __forceinline__ void attend(const device::AttentionArgs& args) {
     return;
   }
   const Shares shares = shares_of<C, kRows>(args, cta.first_head);
+  Epilogue::keep(cta, behind);
   if (cta.has_keys()) {
     attend_keys<C, kRows>(args, cta, shares, cache_seqlen,
                           device::split_keys(all, splits, cta.split), ring);
@@ -187,7 +188,7 @@ __device__ __forceinline__ void attend(const device::AttentionArgs& args) {
     device::allow_successor();
   }
   static_assert(C::heads_per_cta <= 2, "no division");
-  Epilogue::finish(args, cta, behind, [&](int row, int chunk) {
+  Epilogue::finish(args, behind, [&](int row, int chunk) {
     const int head = row >= shares.rows ? 1 : 0, in_head = row - head * shares.rows;
     const int unit = head * shares.row_groups + in_head / kRows;
     return reinterpret_cast<const Area*>(ring)->merged(

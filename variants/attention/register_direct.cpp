@@ -39,6 +39,12 @@ Support supports(const Problem& problem, const Configuration& configuration,
     return Support::no(fmt::format("q_len 2 and {} warps: registers suffice for {}",
                                    value(configuration, "warps"), kMostWarpsOf2Tokens));
   }
+  if (problem.q_len == 2 &&
+      !holds_2_tokens(static_cast<int>(value(configuration, "tokens")),
+                      static_cast<int>(value(configuration, "depth")),
+                      static_cast<int>(value(configuration, "heads_per_cta")))) {
+    return Support::no("q_len 2 and 16 KB of a warp on their way: registers do not suffice");
+  }
   if (problem.num_q_heads != kQueryHeads || problem.num_kv_heads != kKvHeads) {
     return Support::no(fmt::format("{} query and {} kv heads: built for {} and {}",
                                    problem.num_q_heads, problem.num_kv_heads, kQueryHeads,

@@ -49,6 +49,17 @@ struct DirectShape {
   }
 };
 
+/// The same arguments with numbers that the compiler knows in place of those that the host has
+/// checked.
+template <class Shape>
+__device__ __forceinline__ AttentionArgs direct_args(AttentionArgs args) {
+  args.q_len = Shape::kQueries;
+  args.group = kDirectGroup;
+  args.num_kv_heads = kDirectKvHeads;
+  args.num_q_heads = kDirectKvHeads * kDirectGroup;
+  return args;
+}
+
 /// A unit of keys as it was loaded.
 template <class Shape>
 struct DirectUnit {
@@ -69,11 +80,11 @@ __device__ __forceinline__ int score_token(int column) {
 }
 
 /// Dims 8g..8g+7 of columns 2t and 2t + 1 of a tile, from what lanes 8t + g / 2 and 8t + g / 2 + 4
-/// loaded; in lanes of an odd g the two are swapped (see value_selector()). Each of the four
+/// loaded; in lanes of an odd g the two are swapped (see value_selector(lane)). Each of the four
 /// exchanges takes from a lane what one lane wants of it: of the 16 bytes of an even column the
 /// even g want the first half, the odd g the second, and those ask for the odd column first.
-__device__ __forceinline__ void value_columns(const Words4& loaded, Words2 (&columns)[2]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+__device__ __forceinline__ void value_columns(int lane, const Words4& loaded,
+                                              Words2 (&columns)[2]) {
   const bool odd_column = lane / 4 % 2 != 0;  // what this lane loaded; and whether its own g is odd
   const int from = lane % 4 * 8 + lane / 8;
 #pragma unroll
@@ -88,8 +99,8 @@ __device__ __forceinline__ void value_columns(const Words4& loaded, Words2 (&col
   }
 }
 /// For value_fragment().
-__device__ __forceinline__ uint32_t value_selector() {
-  return static_cast<int>(threadIdx.x) % 32 / 4 % 2 == 0 ? kEvenFirst : kOddFirst;
+__device__ __forceinline__ uint32_t value_selector(int lane) {
+  return lane / 4 % 2 == 0 ? kEvenFirst : kOddFirst;
 }
 
 /// Where rows of the cache lie for this lane. A unit's pages are looked up by one lane for each
@@ -100,7 +111,8 @@ class DirectLoader {
   /// Keys from `end` on are neither looked up nor loaded: the last one before takes their place.
   __device__ __forceinline__ DirectLoader(const AttentionArgs& args, int request, int first_head,
                                           int end)
-      : pages_(pages_of(args, request)),
+      : table_(args.page_table),
+        first_entry_(static_cast<uint32_t>(request) * static_cast<uint32_t>(args.max_pages)),
         k_(args.k_cache + first_byte(first_head)),
         v_(args.v_cache + first_byte(first_head)),
         page_shift_(args.page_shift),
@@ -108,7 +120,8 @@ class DirectLoader {
 
   /// The page of this lane's key of the unit that starts at `begin`.
   __device__ __forceinline__ int page(int begin) const {
-    return __ldg(pages_ + (key(begin) >> page_shift_));
+    const auto entry = static_cast<uint32_t>(key(begin)) >> page_shift_;
+    return __ldg(table_ + (first_entry_ + entry));
   }
   /// Its flat row. 32 bits: no memory has 2^39 bytes.
   __device__ __forceinline__ uint32_t row(int page, int begin) const {
@@ -169,7 +182,8 @@ class DirectLoader {
                                                                   kDirectRowBytes);
   }
 
-  const int32_t* pages_;
+  const int32_t* table_;
+  uint32_t first_entry_;  // the request's; no table has 2^32 entries
   const uint8_t *k_, *v_;
   int page_shift_, end_;
 };
@@ -207,10 +221,10 @@ __device__ __forceinline__ void pack_rows(int step, uint32_t (&a)[4], const Of& 
 
 /// Where a warp has its queries during the loop: for one token in registers, for two in shared
 /// memory, each lane its own part; the registers would not suffice for 12 warps on an SM.
-template <class Shape>
+template <class Shape, bool kParked_ = (Shape::kRows > 16)>
 class DirectQueries {
  public:
-  static constexpr bool kParked = Shape::kRows > 16;
+  static constexpr bool kParked = kParked_;
   static constexpr int kParkedBytes =
       kParked ? Shape::Rows::kTiles * kSteps * 32 * static_cast<int>(sizeof(Words4)) : 0;
 
@@ -250,9 +264,9 @@ class DirectQueries {
 
 /// Scores of a unit, of the dot product alone. Each piece of K makes room for what `refill(tile)`
 /// loads.
-template <class Shape, class Refill>
+template <class Shape, class Queries, class Refill>
 __device__ __forceinline__ DirectScores<Shape> multiply_unit(const typename Shape::Rows& rows,
-                                                             const DirectQueries<Shape>& queries,
+                                                             const Queries& queries,
                                                              DirectUnit<Shape>& unit,
                                                              const Refill& refill) {
   using Scores = DirectScores<Shape>;
@@ -368,12 +382,12 @@ struct StepCodes {
   Words2 of[4];
 };
 template <class Shape>
-__device__ __forceinline__ StepCodes step_codes(const DirectUnit<Shape>& unit, int step) {
+__device__ __forceinline__ StepCodes step_codes(int lane, const DirectUnit<Shape>& unit, int step) {
   StepCodes codes;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     Words2 columns[2];
-    value_columns(unit.v[2 * step + i], columns);
+    value_columns(lane, unit.v[2 * step + i], columns);
     codes.of[2 * i] = columns[0];
     codes.of[2 * i + 1] = columns[1];
   }
@@ -382,51 +396,52 @@ __device__ __forceinline__ StepCodes step_codes(const DirectUnit<Shape>& unit, i
 
 /// o += P * V. Each tile's values make room for what `refill(tile)` loads.
 template <class Shape, class Refill>
-__device__ __forceinline__ void add_values(typename Shape::Rows& rows, const DirectScores<Shape>& p,
-                                           DirectUnit<Shape>& unit, const Refill& refill) {
+__device__ __forceinline__ void add_values(int thread, typename Shape::Rows& rows,
+                                           const DirectScores<Shape>& p, DirectUnit<Shape>& unit,
+                                           const Refill& refill) {
+  const int lane = thread % 32;
 #pragma unroll
   for (int step = 0; step < Shape::kTiles / 2; ++step) {
-    const ValueFragment values = value_fragment(step_codes<Shape>(unit, step).of, value_selector());
+    const ValueFragment values =
+        value_fragment(step_codes<Shape>(lane, unit, step).of, value_selector(lane));
     refill(2 * step);
     refill(2 * step + 1);
     add_step<Shape>(rows, p, step, values);
   }
 }
 
-/// The same where V holds NaN: o becomes NaN where the row attends a key whose value is, and
-/// nowhere else, though 0 * NaN is NaN. A second product counts such keys.
+/// One step of the same where V holds NaN: o becomes NaN where the row attends a key whose value
+/// is, and nowhere else, though 0 * NaN is NaN. A second product counts such keys.
 template <class Shape>
 __device__ __forceinline__ void add_values_with_nan(typename Shape::Rows& rows,
                                                     const DirectScores<Shape>& p,
-                                                    const DirectUnit<Shape>& unit,
+                                                    const DirectUnit<Shape>& unit, int step,
                                                     const DirectKeys& keys, int begin) {
   constexpr uint32_t kOne = 0x38;  // e4m3
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const StepCodes codes = step_codes<Shape>(lane, unit, step);
+  StepCodes finite, nan;
 #pragma unroll
-  for (int step = 0; step < Shape::kTiles / 2; ++step) {
-    const StepCodes codes = step_codes<Shape>(unit, step);
-    StepCodes finite, nan;
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t four = codes.of[i / 2].word[i % 2];
+    finite.of[i / 2].word[i % 2] = without_nan(four);
+    nan.of[i / 2].word[i % 2] = (nan_codes(four) >> 7) * kOne;
+  }
+  add_step<Shape>(rows, p, step, value_fragment(finite.of, value_selector(lane)));
+  const ValueFragment counted = value_fragment(nan.of, value_selector(lane));
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const uint32_t four = codes.of[i / 2].word[i % 2];
-      finite.of[i / 2].word[i % 2] = without_nan(four);
-      nan.of[i / 2].word[i % 2] = (nan_codes(four) >> 7) * kOne;
-    }
-    add_step<Shape>(rows, p, step, value_fragment(finite.of, value_selector()));
-    const ValueFragment counted = value_fragment(nan.of, value_selector());
+  for (int m = 0; m < rows.kTiles; ++m) {
+    uint32_t a[4];
+    pack_rows<Shape>(step, a, [&](int tile, int half, int v) {
+      return attends<Shape>(keys, begin, m, tile, half, v) ? 1.0F : 0.0F;
+    });
 #pragma unroll
-    for (int m = 0; m < rows.kTiles; ++m) {
-      uint32_t a[4];
-      pack_rows<Shape>(step, a, [&](int tile, int half, int v) {
-        return attends<Shape>(keys, begin, m, tile, half, v) ? 1.0F : 0.0F;
-      });
+    for (int column = 0; column < kColumns; ++column) {
+      Accumulator count{};
+      mma_m16n8k16_f16(count.value, a, counted.column[column]);
 #pragma unroll
-      for (int column = 0; column < kColumns; ++column) {
-        Accumulator count{};
-        mma_m16n8k16_f16(count.value, a, counted.column[column]);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if (count.value[i] > 0) rows.o[m][column].value[i] = f32_from_bits(0x7FC00000U);
-        }
+      for (int i = 0; i < 4; ++i) {
+        if (count.value[i] > 0) rows.o[m][column].value[i] = f32_from_bits(0x7FC00000U);
       }
     }
   }
@@ -516,13 +531,9 @@ class DirectWalk {
                                          const Complete& complete = {}) {
     if (first_ >= end_) return;
     const DirectQueries<Shape> queries(rows, area);
-    // The loop needs every register: what only a second go wants waits in shared memory.
-    RowStats* const kept = &area.stats[static_cast<int>(threadIdx.x) / 32 * Shape::kRows];
-    kept->max = f32_from_bits(static_cast<uint32_t>(first_));
     int begin = first_;
-    int left = (end_ - 1 - first_) / Shape::kStride;  // units before the last one
 #pragma unroll 1
-    for (; left >= kDepth; left -= kDepth) {
+    while (begin + kDepth * Shape::kStride < end_) {
 #pragma unroll
       for (int i = 0; i < kDepth; ++i, begin += Shape::kStride) {
         add_unit(rows, queries, keys, begin, units_[i], begin + kDepth * Shape::kStride);
@@ -530,20 +541,44 @@ class DirectWalk {
     }
 #pragma unroll
     for (int i = 0; i + 1 < kDepth; ++i) {
-      if (i >= left) break;
+      if (is_last(begin)) break;
       add_loaded<false>(rows, queries, keys, begin, units_[i]);
       begin += Shape::kStride;
+      units_[0] = units_[i + 1];
     }
-    Unit last = units_[0];
-#pragma unroll
-    for (int i = 1; i < kDepth; ++i) {
-      if (i == left) last = units_[i];
-    }
+    Unit& last = units_[0];
     complete(last, begin);
     add_loaded<true>(rows, queries, keys, begin, last);
-    if (__any_sync(kWholeWarp, holds_nan(rows))) {
-      first_ = static_cast<int>(load_shared_words4(kept).word[0]);
-      attend_again(rows, keys, queries, complete);
+  }
+
+  /// The same where attend() found NaN: slowly, from rows without keys and loads of its own. A NaN
+  /// of V stays with the rows that attend it.
+  template <class Complete = AsLoaded>
+  __device__ __forceinline__ void attend_nan(Rows& rows, const DirectKeys& keys,
+                                             MergeArea<Shape::kRows, Shape::kWarps>& area,
+                                             const Complete& complete = {}) const {
+    const DirectQueries<Shape, true> queries(rows, area);
+#pragma unroll 1
+    for (int begin = first_; begin < end_; begin += Shape::kStride) {
+      const uint32_t row = loads(begin) ? loader_.row(loader_.page(begin), begin) : 0;
+      Unit unit = {};  // K, then V piece by piece: fewer registers
+#pragma unroll
+      for (int tile = 0; tile < Shape::kTiles; ++tile) {
+        if (loads(begin)) unit.k[tile] = loader_.keys(row, tile);
+      }
+      if (is_last(begin)) complete(unit, begin);
+      DirectScores<Shape> scores = multiply_unit<Shape>(rows, queries, unit, [](int) {});
+      weigh_unit<Shape, true>(rows, scores, keys, begin);
+#pragma unroll
+      for (int step = 0; step < Shape::kTiles / 2; ++step) {
+        unit = {};
+#pragma unroll
+        for (int tile = 2 * step; tile < 2 * step + 2; ++tile) {
+          if (loads(begin)) unit.v[tile] = loader_.values(row, tile);
+        }
+        if (is_last(begin)) complete(unit, begin);
+        add_values_with_nan<Shape>(rows, scores, unit, step, keys, begin);
+      }
     }
   }
 
@@ -556,19 +591,6 @@ class DirectWalk {
     return begin + Shape::kStride >= end_;
   }
 
-  static __device__ __forceinline__ bool holds_nan(const Rows& rows) {
-    bool nan = false;
-#pragma unroll
-    for (int m = 0; m < Rows::kTiles; ++m) {
-#pragma unroll
-      for (int i = 0; i < kColumns * 2 * Rows::kHalves; ++i) {
-        const float o = rows.o[m][i / (2 * Rows::kHalves)].value[i % (2 * Rows::kHalves)];
-        nan = nan || o != o;
-      }
-    }
-    return nan;
-  }
-
   /// Adds a unit and puts on its way what takes its place: the unit at `next`, or what repeats the
   /// last key where there is none.
   __device__ __forceinline__ void add_unit(Rows& rows, const DirectQueries<Shape>& queries,
@@ -579,7 +601,7 @@ class DirectWalk {
     DirectScores<Shape> scores = multiply_unit<Shape>(
         rows, queries, unit, [&](int tile) { unit.k[tile] = loader_.keys(row, tile); });
     weigh_unit<Shape, false>(rows, scores, keys, begin);
-    add_values<Shape>(rows, scores, unit,
+    add_values<Shape>(static_cast<int>(threadIdx.x), rows, scores, unit,
                       [&](int tile) { unit.v[tile] = loader_.values(row, tile); });
   }
   /// Adds a unit that none takes the place of.
@@ -588,33 +610,7 @@ class DirectWalk {
                                              const DirectKeys& keys, int begin, Unit& unit) {
     DirectScores<Shape> scores = multiply_unit<Shape>(rows, queries, unit, [](int) {});
     weigh_unit<Shape, kLast>(rows, scores, keys, begin);
-    add_values<Shape>(rows, scores, unit, [](int) {});
-  }
-
-  /// All units from the start, slowly: a NaN stays with the rows that attend it.
-  template <class Complete>
-  __device__ __forceinline__ void attend_again(Rows& rows, const DirectKeys& keys,
-                                               const DirectQueries<Shape>& queries,
-                                               const Complete& complete) {
-#pragma unroll
-    for (int m = 0; m < Rows::kTiles; ++m) {
-#pragma unroll
-      for (int half = 0; half < Rows::kHalves; ++half) {
-        rows.max[m][half] = kNoMaximum;
-        rows.sum[m][half] = 0;
-      }
-#pragma unroll
-      for (int column = 0; column < kColumns; ++column) rows.o[m][column] = {};
-    }
-#pragma unroll 1
-    for (int begin = first_; begin < end_; begin += Shape::kStride) {
-      Unit unit = {};
-      if (loads(begin)) loader_.unit(loader_.row(loader_.page(begin), begin), unit);
-      if (is_last(begin)) complete(unit, begin);
-      DirectScores<Shape> scores = multiply_unit<Shape>(rows, queries, unit, [](int) {});
-      weigh_unit<Shape, true>(rows, scores, keys, begin);
-      add_values_with_nan<Shape>(rows, scores, unit, keys, begin);
-    }
+    add_values<Shape>(thread_anew(), rows, scores, unit, [](int) {});
   }
 
   static constexpr int kDepth = Shape::kDepth;
@@ -626,6 +622,23 @@ class DirectWalk {
   int page_ = 0;  // of the unit that the next add_unit() puts on its way
   Unit units_[kDepth];
 };
+
+/// Whether any O of the warp's rows is NaN. Its keys are then attended again by attend_nan(), in a
+/// function that is not inlined and finds out anew all that it needs: nothing is kept for it over
+/// the loop, which has use for every register.
+template <class Rows>
+__device__ __forceinline__ bool hold_nan(const Rows& rows) {
+  bool nan = false;
+#pragma unroll
+  for (int m = 0; m < Rows::kTiles; ++m) {
+#pragma unroll
+    for (int i = 0; i < kColumns * 2 * Rows::kHalves; ++i) {
+      const float o = rows.o[m][i / (2 * Rows::kHalves)].value[i % (2 * Rows::kHalves)];
+      nan = nan || o != o;
+    }
+  }
+  return __any_sync(kWholeWarp, nan) != 0;
+}
 
 /// Rows without keys yet. Queries: set_query_row(rows.query[m], half, codes) for each row group.
 template <class Shape>

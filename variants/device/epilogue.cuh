@@ -38,11 +38,11 @@ MUSE_HOST_DEVICE constexpr int inbox_bytes(int rows, int cluster) {
 }
 /// All that the epilogue needs, apart from what the CTA uses before: peers may be ahead, and inputs
 /// are fetched early. Aligned to 16 bytes. The inbox; gates of the CTA's rows; a mailbox; v_scale;
-/// where rows go.
+/// the number of splits; where rows go.
 MUSE_HOST_DEVICE constexpr int epilogue_bytes(int rows, int cluster, bool gate) {
-  const int slots = most_slots(rows, cluster), head_bytes = slots * 4, mailbox_and_scale = 12;
+  const int slots = most_slots(rows, cluster), head_bytes = slots * 4, others = 16;
   return inbox_bytes(rows, cluster) + (gate ? slots * kHeadDim * 2 : 0) +
-         (mailbox_and_scale + head_bytes + 15) / 16 * 16;
+         (others + head_bytes + 15) / 16 * 16;
 }
 
 #if defined(MUSE_DEVICE_CODE)
@@ -57,15 +57,22 @@ struct CtaRows {
 };
 
 template <class C>
-__device__ __forceinline__ CtaRows cta_rows(const AttentionArgs& args, int splits) {
+__device__ __forceinline__ CtaRows cta_rows(const AttentionArgs& args, int splits,
+                                            const BlockIndex& block) {
   CtaRows rows;
-  rows.request = static_cast<int>(blockIdx.z);
-  rows.first_head = static_cast<int>(blockIdx.y) * C::heads_per_cta;
+  rows.request = block.z;
+  rows.first_head = block.y * C::heads_per_cta;
   rows.rows_per_head = args.q_len * args.group;
   rows.count = smaller(C::heads_per_cta, args.num_kv_heads - rows.first_head) * rows.rows_per_head;
-  rows.split = static_cast<int>(blockIdx.x);
+  rows.split = block.x;
   rows.splits = splits;
   return rows;
+}
+template <class C>
+__device__ __forceinline__ CtaRows cta_rows(const AttentionArgs& args, int splits) {
+  return cta_rows<C>(
+      args, splits,
+      {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.z)});
 }
 
 template <class C>
@@ -109,6 +116,11 @@ class Epilogue {
     commit_copies();
   }
 
+  /// Before the loop, which has use for every register: keeps rows.splits for finish().
+  static __device__ __forceinline__ void keep(const CtaRows& rows, unsigned char* shared) {
+    if (thread() == 0) *splits(rows, shared) = rows.splits;
+  }
+
   /// Whether the CTA has keys or stands in a cluster with one that has.
   static __device__ __forceinline__ bool needed(const CtaRows& rows) {
     return rows.split / kCluster * kCluster < rows.splits;
@@ -122,10 +134,12 @@ class Epilogue {
   /// merged(row, chunk) -> RowPart: what this CTA has of dims 4*chunk..4*chunk+3, not normalised;
   /// whole warps call it, 16 lanes to a row; not in a CTA without keys. shared: epilogue_bytes().
   template <class Merged>
-  static __device__ __forceinline__ void finish(const AttentionArgs& args, const CtaRows& rows,
-                                                unsigned char* shared, const Merged& merged) {
+  static __device__ __forceinline__ void finish(const AttentionArgs& args, unsigned char* shared,
+                                                const Merged& merged) {
     wait_copies<0>();
     __syncthreads();  // rows of all warps are there, and what was fetched
+    CtaRows rows = cta_rows<C>(args, 0, block_anew());
+    rows.splits = static_cast<int>(load_shared_word(splits(rows, shared)));
     if constexpr (kCluster == 1) {
       hand_out(args, rows, shared, merged);
     } else {
@@ -172,18 +186,22 @@ class Epilogue {
   static __device__ __forceinline__ float* v_scale(const CtaRows& rows, unsigned char* shared) {
     return reinterpret_cast<float*>(mailbox(rows, shared) + 1);
   }
-  static __device__ __forceinline__ int* heads(const CtaRows& rows, unsigned char* shared) {
+  static __device__ __forceinline__ int* splits(const CtaRows& rows, unsigned char* shared) {
     return reinterpret_cast<int*>(v_scale(rows, shared) + 1);
+  }
+  static __device__ __forceinline__ int* heads(const CtaRows& rows, unsigned char* shared) {
+    return splits(rows, shared) + 1;
   }
 
   /// body(i, chunk, exists) for i below `count`, 16 neighbouring lanes to each, whole warps at a
   /// time: lanes that have none go along on another's.
   template <class Body>
   static __device__ __forceinline__ void for_each(int count, const Body& body) {
+    const int thread = thread_anew();
 #pragma unroll 1
-    for (int first = thread() / 32 * 2; first < count; first += kThreads / kChunksPerRow) {
-      const int i = first + thread() % 32 / kChunksPerRow;
-      body(smaller(i, count - 1), thread() % kChunksPerRow, i < count);
+    for (int first = thread / 32 * 2; first < count; first += kThreads / kChunksPerRow) {
+      const int i = first + thread % 32 / kChunksPerRow;
+      body(smaller(i, count - 1), thread % kChunksPerRow, i < count);
     }
   }
 

@@ -15,6 +15,24 @@ __device__ __forceinline__ unsigned char* dynamic_shared() {
   return muse_dynamic_shared;
 }
 
+/// threadIdx.x and blockIdx, which the compiler takes for other numbers: what it works out from
+/// these it does not keep in registers from before.
+__device__ __forceinline__ int thread_anew() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+struct BlockIndex {
+  int x, y, z;
+};
+__device__ __forceinline__ BlockIndex block_anew() {
+  BlockIndex block;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block.x));
+  asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(block.y));
+  asm volatile("mov.u32 %0, %%ctaid.z;" : "=r"(block.z));
+  return block;
+}
+
 /// Programmatic dependent launch: returns once the launch before has ended and its writes are
 /// visible. Every thread calls it before it reads what that launch wrote and before it writes what
 /// that launch may still read. Nothing to wait for below CC 9.0, where launches never overlap.
@@ -213,6 +231,16 @@ __device__ __forceinline__ Words4 load_shared_words4(const void* shared) {
                : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared)))
                : "memory");
   return w;
+}
+
+/// 4 bytes of it.
+__device__ __forceinline__ uint32_t load_shared_word(const void* shared) {
+  uint32_t word;
+  asm volatile("ld.shared.u32 %0, [%1];"
+               : "=r"(word)
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared)))
+               : "memory");
+  return word;
 }
 
 /// Clusters, from CC 9.0 on; kernels that use them are refused below. All threads of a cluster that

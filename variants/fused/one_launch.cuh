@@ -78,7 +78,7 @@ class OwnTokens {
   }
 
   __device__ __forceinline__ void put(int i, const device::OwnCodes<Shape::kHeads>& codes) const {
-    if (lane() / 4 < Shape::kHeads) device::store_words4(loaded(2 * i), codes.key);
+    if (lane() / 4 < Shape::kHeads) device::store_words4(loaded(2 * i, lane()), codes.key);
 #pragma unroll
     for (int h = 0; h < Shape::kHeads; ++h) {
       if (lane() % 4 == 0) device::store_words2(value(i, h), codes.value[h]);
@@ -92,8 +92,9 @@ class OwnTokens {
     for (int i = 0; i < Shape::kQueries; ++i) {
       const int place = first_ + i - begin;
       if (place < 0 || place >= Shape::kTokens) continue;
-      const device::Words4 k = device::load_words4(loaded(2 * i));
-      const device::Words4 v = device::load_words4(loaded(2 * i + 1));
+      const int lane = device::thread_anew() % 32;
+      const device::Words4 k = device::load_words4(loaded(2 * i, lane));
+      const device::Words4 v = device::load_words4(loaded(2 * i + 1, lane));
 #pragma unroll
       for (int tile = 0; tile < Shape::kTiles; ++tile) {
         if (tile * Shape::kTileTokens + device::loaded_token<Shape>() != place) continue;
@@ -106,9 +107,9 @@ class OwnTokens {
  private:
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
   /// What this lane would have loaded of a row: 2i is K of token i, 2i + 1 its V.
-  __device__ __forceinline__ unsigned char* loaded(int row) const {
-    return codes_ + (row * Shape::kHeads + lane() / 4 % Shape::kHeads) * device::kHeadDim +
-           lane() % 4 * 16;
+  __device__ __forceinline__ unsigned char* loaded(int row, int lane) const {
+    return codes_ + (row * Shape::kHeads + lane / 4 % Shape::kHeads) * device::kHeadDim +
+           lane % 4 * 16;
   }
   __device__ __forceinline__ unsigned char* value(int i, int head) const {
     return codes_ + ((2 * i + 1) * Shape::kHeads + head) * device::kHeadDim + lane() / 4 * 8;
@@ -117,6 +118,17 @@ class OwnTokens {
   int first_;
   unsigned char* codes_;
 };
+
+/// Queries from the CTA's Q8.
+template <class Shape>
+__device__ __forceinline__ void take_queries(const unsigned char* q8, typename Shape::Rows& rows) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int i = 0; i < kGroups<Shape>; ++i) {
+    const int at = (i * device::kDirectGroup + lane / 4) * device::kHeadDim + lane % 4 * 16;
+    device::set_query_row(rows.query[i / 2], i % 2, device::load_words4(q8 + at));
+  }
+}
 
 /// Queries that the CTA's warps share out, four rows at a time with eight lanes to a row, and pass
 /// on through shared memory: one barrier, in the shadow of the loads of keys.
@@ -180,12 +192,7 @@ struct CtaQueries {
       }
     }
     __syncthreads();  // all rows are there; nothing else is ever written in their place
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll
-    for (int i = 0; i < kGroups<Shape>; ++i) {
-      const int at = (i * device::kDirectGroup + lane / 4) * device::kHeadDim + lane % 4 * 16;
-      device::set_query_row(rows.query[i / 2], i % 2, device::load_words4(q8 + at));
-    }
+    take_queries<Shape>(q8, rows);
   }
 };
 
@@ -228,14 +235,32 @@ struct Regions {
   }
 };
 
+/// The warp's rows once more, where some hold NaN; see hold_nan().
+template <class C, class Shape>
+__device__ __noinline__ void leave_nan(const device::AttentionArgs& args) {
+  __syncwarp();  // the warp has left its rows, whose place is taken once more
+  const int cache_seqlen = __ldg(args.cache_seqlens + blockIdx.z);
+  const int loadable = cache_seqlen - Shape::kQueries;
+  const device::KeyRange all = device::request_keys(args, cache_seqlen);
+  const device::CtaRows cta =
+      device::cta_rows<C>(args, device::direct_splits<Shape>(all, C::splits));
+  const device::KeyRange keys = device::direct_split<Shape>(all, cta.splits, cta.split);
+  const device::DirectWalk<Shape> walk(args, cta.request, cta.first_head, keys, loadable);
+  auto rows = device::empty_rows<Shape>();
+  take_queries<Shape>(Regions<C, Shape>::q8(), rows);
+  auto& area = Regions<C, Shape>::merge();
+  walk.attend_nan(rows, device::direct_keys(args, cache_seqlen, keys), area,
+                  OwnTokens<Shape>(loadable, Regions<C, Shape>::own()));
+  area.leave(rows);
+}
+
 /// The CTA's keys, up to where its warps have left their rows in the merge area.
 template <class C, class Shape>
-__device__ __forceinline__ void attend_keys(const Args& block, const Place& at,
-                                            StepInputs<C, Shape>& inputs) {
+__device__ __forceinline__ void attend_keys(const Args& block, const device::AttentionArgs& args,
+                                            const Place& at, StepInputs<C, Shape>& inputs) {
   constexpr int kQueries = Shape::kQueries;
   const int loadable = at.cache_seqlen - kQueries;
-  device::DirectWalk<Shape> walk(block.attention, at.cta.request, at.cta.first_head, at.keys,
-                                 loadable);
+  device::DirectWalk<Shape> walk(args, at.cta.request, at.cta.first_head, at.keys, loadable);
   walk.look_up();
   const OwnTokens<Shape> own(loadable, Regions<C, Shape>::own());
   bool owned[kQueries];
@@ -261,8 +286,9 @@ __device__ __forceinline__ void attend_keys(const Args& block, const Place& at,
                                                 inputs.v_scale));
   }
   auto& area = Regions<C, Shape>::merge();
-  walk.attend(rows, device::direct_keys(block.attention, at.cache_seqlen, at.keys), area, own);
-  area.leave(static_cast<int>(threadIdx.x) / 32, rows);
+  walk.attend(rows, device::direct_keys(args, at.cache_seqlen, at.keys), area, own);
+  area.leave(rows);
+  if (device::hold_nan(rows)) leave_nan<C, Shape>(block.attention);
 }
 
 /// Starts to bring the request's row of the page table into L2 while its length is on its way:
@@ -288,7 +314,7 @@ __device__ __forceinline__ void step(const Args& block) {
   using C = Choices<Configuration>;
   using Shape = device::DirectShape<C, kQueries>;
   using Epilogue = device::Epilogue<C>;
-  const device::AttentionArgs& args = block.attention;
+  const device::AttentionArgs args = device::direct_args<Shape>(block.attention);
   device::wait_for_predecessor();
   device::allow_successor();
   Place at;
@@ -305,14 +331,15 @@ __device__ __forceinline__ void step(const Args& block) {
     Epilogue::leave();
     return;
   }
+  Epilogue::keep(at.cta, Regions<C, Shape>::epilogue());
   if (at.cta.has_keys()) {
     at.keys = device::direct_split<Shape>(all, at.cta.splits, at.cta.split);
-    attend_keys<C, Shape>(block, at, inputs);
+    attend_keys<C, Shape>(block, args, at, inputs);
   }
   const auto merged = [](int row, int chunk) {
     return Regions<C, Shape>::merge().merged(Shape::row_of(row), Shape::kRows, C::warps, chunk);
   };
-  Epilogue::finish(args, at.cta, Regions<C, Shape>::epilogue(), merged);
+  Epilogue::finish(args, Regions<C, Shape>::epilogue(), merged);
 }
 
 /// CTAs on an SM by the registers that a thread may have.

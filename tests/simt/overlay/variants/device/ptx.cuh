@@ -92,6 +92,16 @@ inline void mma_m16n8k16_f16(float (&acc)[4], const uint32_t (&a)[4], const uint
 }
 
 inline Words4 load_shared_words4(const void* shared) { return load_words4(shared); }
+inline int thread_anew() { return static_cast<int>(threadIdx.x); }
+struct BlockIndex {
+  int x, y, z;
+};
+inline BlockIndex block_anew() {
+  return {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.z)};
+}
+inline uint32_t load_shared_word(const void* shared) {
+  return *static_cast<const uint32_t*>(shared);
+}
 
 enum class LoadHint { kDefault, kNoAllocate };
 template <LoadHint kHint>
