@@ -158,7 +158,7 @@ __device__ __forceinline__ void attend_keys(const device::AttentionArgs& args,
   auto& area = *reinterpret_cast<device::MergeArea<kRows, C::warps>*>(ring);
   static_assert(sizeof(area) == merge_bytes(kRows, C::warps));
   static_assert(kDepth * Tile::kBytes == ring_bytes(C::tile_kv, C::heads_per_cta));
-  area.leave(rows);
+  area.leave(static_cast<int>(threadIdx.x), rows);
 }
 
 /// grid: splits, groups of kv heads, requests.

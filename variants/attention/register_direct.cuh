@@ -42,7 +42,7 @@ __device__ __noinline__ void leave_nan(const device::AttentionArgs& args) {
   auto& area =
       *reinterpret_cast<device::MergeArea<Shape::kRows, C::warps>*>(device::dynamic_shared());
   walk.attend_nan(rows, device::direct_keys(args, cache_seqlen, keys), area);
-  area.leave(rows);
+  area.leave(device::thread_anew(), rows);
 }
 
 /// The CTA's keys, up to where its warps have left their rows in the merge area.
@@ -62,7 +62,7 @@ __device__ __forceinline__ void attend_keys(const device::AttentionArgs& given,
   walk.load_new(old_end);
   device::load_queries<Shape>(args, cta.request, cta.first_head, rows);
   walk.attend(rows, described, area);
-  area.leave(rows);
+  area.leave(device::thread_anew(), rows);
   if (device::hold_nan(rows)) leave_nan<C, Shape>(given);
 }
 

@@ -132,18 +132,20 @@ class DirectLoader {
 
   /// `row`: of all lanes' keys. The whole warp calls these.
   __device__ __forceinline__ Words4 keys(uint32_t row, int tile) const {
-    return load(k_, shuffled(row, token_at(tile)));
+    return load(k_, of_tile(row, tile));
   }
   __device__ __forceinline__ Words4 values(uint32_t row, int tile) const {
-    return load(v_, shuffled(row, token_at(tile)));
+    return load(v_, of_tile(row, tile));
   }
   /// The first `count` tokens; the last one of them takes the place of others.
   __device__ __forceinline__ void unit(uint32_t row, DirectUnit<Shape>& unit,
                                        int count = Shape::kTokens) const {
+    const uint32_t last = __shfl_sync(kWholeWarp, row, lane_of(count - 1));
+    if (own_token() >= count) row = last;
     uint32_t of[Shape::kTiles];
 #pragma unroll
     for (int tile = 0; tile < Shape::kTiles; ++tile) {
-      of[tile] = shuffled(row, smaller(token_at(tile), count - 1));
+      of[tile] = of_tile(row, tile);
       unit.k[tile] = load(k_, of[tile]);
     }
 #pragma unroll
@@ -154,7 +156,7 @@ class DirectLoader {
                                                int count) const {
 #pragma unroll
     for (int tile = 0; tile < Shape::kTiles; ++tile) {
-      const uint32_t of = shuffled(row, token_at(tile));
+      const uint32_t of = of_tile(row, tile);
       if (token_at(tile) < count) continue;
       unit.k[tile] = load(k_, of);
       unit.v[tile] = load(v_, of);
@@ -164,7 +166,7 @@ class DirectLoader {
  private:
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
   __device__ __forceinline__ int key(int begin) const {
-    return smaller(begin + lane() % Shape::kTokens + 1, end_) - 1;
+    return smaller(begin + own_token() + 1, end_) - 1;
   }
   /// Of a row.
   static __device__ __forceinline__ int first_byte(int first_head) {
@@ -174,8 +176,14 @@ class DirectLoader {
   static __device__ __forceinline__ int token_at(int tile) {
     return tile * Shape::kTileTokens + loaded_token<Shape>();
   }
-  static __device__ __forceinline__ uint32_t shuffled(uint32_t row, int token) {
-    return __shfl_sync(kWholeWarp, row, token);
+  /// The one that this lane looks up: of the kTiles lanes around it, which load the same token of
+  /// each tile, every one has a tile's.
+  static __device__ __forceinline__ int own_token() { return token_at(lane() % Shape::kTiles); }
+  static __device__ __forceinline__ int lane_of(int token) {
+    return token % Shape::kTileTokens * (32 / Shape::kTileTokens) + token / Shape::kTileTokens;
+  }
+  static __device__ __forceinline__ uint32_t of_tile(uint32_t row, int tile) {
+    return __shfl_sync(kWholeWarp, row, tile, Shape::kTiles);
   }
   static __device__ __forceinline__ Words4 load(const uint8_t* rows, uint32_t row) {
     return load_constant_words4<LoadHint::kNoAllocate>(rows + static_cast<uint64_t>(row) *

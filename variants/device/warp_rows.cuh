@@ -210,8 +210,8 @@ struct MergeArea {
     return chunk ^ (chunk >> 3) ^ ((row & 1) << 1);
   }
 
-  __device__ __forceinline__ void leave(const WarpRows<kRows>& rows) {
-    const int thread = thread_anew(), warp = thread / 32, lane = thread % 32;
+  __device__ __forceinline__ void leave(int thread, const WarpRows<kRows>& rows) {
+    const int warp = thread / 32, lane = thread % 32;
 #pragma unroll
     for (int tile = 0; tile < rows.kTiles; ++tile) {
 #pragma unroll

@@ -251,7 +251,7 @@ __device__ __noinline__ void leave_nan(const device::AttentionArgs& args) {
   auto& area = Regions<C, Shape>::merge();
   walk.attend_nan(rows, device::direct_keys(args, cache_seqlen, keys), area,
                   OwnTokens<Shape>(loadable, Regions<C, Shape>::own()));
-  area.leave(rows);
+  area.leave(device::thread_anew(), rows);
 }
 
 /// The CTA's keys, up to where its warps have left their rows in the merge area.
@@ -287,7 +287,7 @@ __device__ __forceinline__ void attend_keys(const Args& block, const device::Att
   }
   auto& area = Regions<C, Shape>::merge();
   walk.attend(rows, device::direct_keys(args, at.cache_seqlen, at.keys), area, own);
-  area.leave(rows);
+  area.leave(device::thread_anew(), rows);
   if (device::hold_nan(rows)) leave_nan<C, Shape>(block.attention);
 }
 
@@ -342,9 +342,13 @@ __device__ __forceinline__ void step(const Args& block) {
   Epilogue::finish(args, Regions<C, Shape>::epilogue(), merged);
 }
 
-/// CTAs on an SM by the registers that a thread may have.
+/// CTAs on an SM by the registers that a thread may have. Below CC 9.0 they do not suffice for 16
+/// warps.
 template <class C>
-MUSE_HOST_DEVICE constexpr int ctas_per_sm(int most_warps) {
+__device__ constexpr int ctas_per_sm(int most_warps) {
+#if __CUDA_ARCH__ < 900
+  most_warps = most_warps < 12 ? most_warps : 12;
+#endif
   const int warps = C::warps_per_sm < most_warps ? C::warps_per_sm : most_warps;
   return warps < C::warps ? 1 : warps / C::warps;
 }
