@@ -35,7 +35,7 @@ __device__ __noinline__ void leave_nan(const device::AttentionArgs& args) {
   const device::KeyRange all = device::request_keys(args, cache_seqlen);
   const device::CtaRows cta =
       device::cta_rows<C>(args, device::direct_splits<Shape>(all, C::splits));
-  const device::KeyRange keys = device::direct_split<Shape>(all, cta.splits, cta.split);
+  const device::KeyRange keys = device::direct_split<Shape, C::splits>(all, cta.splits, cta.split);
   const device::DirectWalk<Shape> walk(args, cta.request, cta.first_head, keys, keys.end);
   auto rows = device::empty_rows<Shape>();
   device::load_queries<Shape>(args, cta.request, cta.first_head, rows);
@@ -90,7 +90,7 @@ __device__ __forceinline__ void attend(const device::AttentionArgs& given) {
   Epilogue::keep(cta, behind);
   if (cta.has_keys()) {
     attend_keys<C, Shape>(given, args, cta, cache_seqlen,
-                          device::direct_split<Shape>(all, splits, cta.split), area);
+                          device::direct_split<Shape, C::splits>(all, splits, cta.split), area);
   } else {
     device::wait_for_predecessor();
     device::allow_successor();

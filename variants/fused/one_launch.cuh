@@ -244,7 +244,7 @@ __device__ __noinline__ void leave_nan(const device::AttentionArgs& args) {
   const device::KeyRange all = device::request_keys(args, cache_seqlen);
   const device::CtaRows cta =
       device::cta_rows<C>(args, device::direct_splits<Shape>(all, C::splits));
-  const device::KeyRange keys = device::direct_split<Shape>(all, cta.splits, cta.split);
+  const device::KeyRange keys = device::direct_split<Shape, C::splits>(all, cta.splits, cta.split);
   const device::DirectWalk<Shape> walk(args, cta.request, cta.first_head, keys, loadable);
   auto rows = device::empty_rows<Shape>();
   take_queries<Shape>(Regions<C, Shape>::q8(), rows);
@@ -333,7 +333,7 @@ __device__ __forceinline__ void step(const Args& block) {
   }
   Epilogue::keep(at.cta, Regions<C, Shape>::epilogue());
   if (at.cta.has_keys()) {
-    at.keys = device::direct_split<Shape>(all, at.cta.splits, at.cta.split);
+    at.keys = device::direct_split<Shape, C::splits>(all, at.cta.splits, at.cta.split);
     attend_keys<C, Shape>(block, args, at, inputs);
   }
   const auto merged = [](int row, int chunk) {
