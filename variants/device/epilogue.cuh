@@ -63,7 +63,11 @@ __device__ __forceinline__ CtaRows cta_rows(const AttentionArgs& args, int split
   rows.request = block.z;
   rows.first_head = block.y * C::heads_per_cta;
   rows.rows_per_head = args.q_len * args.group;
-  rows.count = smaller(C::heads_per_cta, args.num_kv_heads - rows.first_head) * rows.rows_per_head;
+  // Written so that it is a number where the caller knows the heads.
+  const bool whole = args.num_kv_heads % C::heads_per_cta == 0;
+  rows.count =
+      (whole ? C::heads_per_cta : smaller(C::heads_per_cta, args.num_kv_heads - rows.first_head)) *
+      rows.rows_per_head;
   rows.split = block.x;
   rows.splits = splits;
   return rows;

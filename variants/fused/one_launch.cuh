@@ -97,7 +97,7 @@ class OwnTokens {
       const device::Words4 v = device::load_words4(loaded(2 * i + 1, lane));
 #pragma unroll
       for (int tile = 0; tile < Shape::kTiles; ++tile) {
-        if (tile * Shape::kTileTokens + device::loaded_token<Shape>() != place) continue;
+        if (lane / 4 / Shape::kHeads != place - tile * Shape::kTileTokens) continue;
         unit.k[tile] = k;
         unit.v[tile] = v;
       }
