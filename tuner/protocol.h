@@ -67,7 +67,8 @@ struct RoundRequest {
   std::vector<std::vector<int>> orders;
   /// Each sample ends before the next begins, so that the progress page names a culprit.
   bool one_by_one = false;
-  /// Rounds take turns in so many places in memory; the first of these is round `first_round`.
+  /// Rounds take turns in so many places in memory, two in a row in each; the first of these is
+  /// round `first_round`.
   int placements = 1;
   int first_round = 0;
   bool operator==(const RoundRequest&) const = default;

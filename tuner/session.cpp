@@ -30,6 +30,8 @@ constexpr std::chrono::nanoseconds kRequestTime = std::chrono::milliseconds(250)
 constexpr std::chrono::nanoseconds kShortest{1};
 /// Of a chain before its first sample in a place: one for each part of a double-buffered workspace.
 constexpr int kUntimedRuns = 2;
+/// A candidate that leaves at the first checkpoint, after as many rounds, was set up in one place.
+constexpr int kRoundsInAPlace = 2;
 
 bool is_cold(const RoundRequest& request) {
   return request.regime == profiler::name(profiler::Regime::kCold);
@@ -352,7 +354,8 @@ Reply Session::rounds(const RoundRequest& request) {
       // Who fails fails in the first place already; in the others a wait for each is only time.
       const bool wait = request.one_by_one || number == request.first_round;
       Turns& turns = asked.emplace_back();
-      const auto placement = static_cast<size_t>(number++ % std::max(request.placements, 1));
+      const auto placement =
+          static_cast<size_t>(number++ / kRoundsInAPlace % std::max(request.placements, 1));
       for (const int index : order) {
         const EntrantText& entrant = request.entrants[static_cast<size_t>(index)];
         turns.push_back({index, &ready(shaped, entrant, index, placement, wait)});
