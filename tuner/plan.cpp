@@ -108,7 +108,8 @@ tl::expected<std::vector<const Variant*>, std::string> filtered_variants(const S
     if (matches(filter.variant_glob, variant->name)) kept.push_back(variant);
   }
   if (usable.empty())
-    return Failure(fmt::format("{}: none of the variants it includes is for target {}", spec.path,
+    return Failure(fmt::format("none of the variants it includes is for target {}; take --target or "
+                               "another config",
                                name(target)));
   if (kept.empty())
     return Failure(fmt::format("--variant {} matches no variant that {} includes for target {}{}",

@@ -272,7 +272,10 @@ TEST_F(SweptCli, PlanReusesWhatWasSwept) {
 
 TEST_F(SweptCli, OutputThatCannotBeWrittenIsExit3AndLeavesTheOldFile) {
   expect_refused({"report", "--out", "none/report.html"}, 3, "none");
-  expect_refused({"emit", "--out", "none"}, 3, "none");
+  expect_refused({"emit", "--out", "none/deeper"}, 3, "none");
+  ASSERT_EQ(tune({"emit", "--out", "made"}).exit_code, 0)
+      << "a folder is made where its own is there";
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "made" / "muse_dispatch.h"));
   std::filesystem::create_directory(folder_ / "taken");
   expect_refused({"report", "--out", "taken"}, 3, "taken");
   ASSERT_EQ(tune({"emit"}).exit_code, 0);

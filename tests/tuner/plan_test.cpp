@@ -179,7 +179,7 @@ TEST_F(PlanTest, AFilterThatKeepsNothingIsAnError) {
 
 TEST_F(PlanTest, NoVariantForTheTargetIsAnError) {
   EXPECT_EQ(error(load("variants: {include: [attention/mma]}\n")),
-            "c.yaml: none of the variants it includes is for target host");
+            "none of the variants it includes is for target host; take --target or another config");
 }
 
 TEST_F(PlanTest, DefaultBaseOfTheHostIsTheScalarVariantOfEachStage) {

@@ -120,6 +120,8 @@ ExitCode run(const Options& options) {
   const std::filesystem::path kernels = std::filesystem::path(options.out) / "muse_kernels.cu";
   refuse_database(file, options.database);
   refuse_database(kernels, options.database);
+  std::error_code ignored;  // a folder that cannot be made is what the first file's error is about
+  std::filesystem::create_directory(options.out, ignored);
   // The header last: where it is new, what it names is there.
   db::write_atomically(kernels, kernels_source(emitted.chains));
   db::write_atomically(file, text);

@@ -3,64 +3,40 @@
 // the fragments of f16 tensor cores.
 #include "variants/attention/register_direct.cuh"
 
-#include <fmt/format.h>
-
 #include <utility>
 #include <vector>
 
 #include "variants/contract.h"
 #include "variants/device/attention_contract.h"
+#include "variants/device/direct_contract.h"
 #include "variants/device/epilogue_contract.h"
 #include "variants/registry.h"
 
 namespace muse::attention_register_direct {
 namespace {
 
-// Eight query heads of a kv head are half the rows of a product, the kv heads of a key 128 bytes.
-constexpr int64_t kQueryHeads = 16, kKvHeads = 2;
-
 int64_t shared_bytes(const Problem& problem, const Configuration& configuration) {
   const auto rows =
       static_cast<int>(device::cta_rows(problem, value(configuration, "heads_per_cta")));
-  return merge_bytes(rows, static_cast<int>(value(configuration, "warps"))) +
+  return device::direct_merge_bytes(rows, static_cast<int>(value(configuration, "warps"))) +
          device::epilogue_bytes(rows, static_cast<int>(value(configuration, "cluster")),
                                 value(configuration, "gate") != 0);
 }
 
 Support supports(const Problem& problem, const Configuration& configuration,
                  const DeviceClass& device) {
-  Support support = device::check_attention(problem, device);
-  if (support.ok()) support = device::check_epilogue(configuration, device);
-  if (!support.ok()) return support;
-  if (problem.q_len > 2) {
-    return Support::no(fmt::format("q_len {}: registers hold the rows of 2", problem.q_len));
-  }
-  if (problem.q_len == 2 && value(configuration, "warps") > kMostWarpsOf2Tokens) {
-    return Support::no(fmt::format("q_len 2 and {} warps: registers suffice for {}",
-                                   value(configuration, "warps"), kMostWarpsOf2Tokens));
-  }
   if (problem.q_len == 2 &&
       !holds_2_tokens(static_cast<int>(value(configuration, "tokens")),
                       static_cast<int>(value(configuration, "depth")),
                       static_cast<int>(value(configuration, "heads_per_cta")))) {
     return Support::no("q_len 2 and 16 KB of a warp on their way: registers do not suffice");
   }
-  if (problem.num_q_heads != kQueryHeads || problem.num_kv_heads != kKvHeads) {
-    return Support::no(fmt::format("{} query and {} kv heads: built for {} and {}",
-                                   problem.num_q_heads, problem.num_kv_heads, kQueryHeads,
-                                   kKvHeads));
-  }
-  return device::check_shared_memory(shared_bytes(problem, configuration), device);
+  return device::check_direct(problem, configuration, device, shared_bytes(problem, configuration));
 }
 
 Geometry geometry(const Problem& problem, const Configuration& configuration, const DeviceClass&) {
-  const int64_t heads_per_cta = value(configuration, "heads_per_cta");
-  Launch launch = device::epilogue_launch(problem.q_len == 1 ? "attend_1_token" : "attend_2_tokens",
-                                          problem, configuration, heads_per_cta);
-  launch.block = {.x = value(configuration, "warps") * 32};
-  launch.smem_bytes = shared_bytes(problem, configuration);
-  return {.launches = {launch},
-          .workspace = device::epilogue_workspace(problem, configuration, heads_per_cta)};
+  return device::direct_geometry(problem.q_len == 1 ? "attend_1_token" : "attend_2_tokens", problem,
+                                 configuration, shared_bytes(problem, configuration));
 }
 
 Arguments bind(const Problem& problem, const Configuration& configuration, const Buffers& buffers,

@@ -13,14 +13,7 @@ struct Args {
   device::AttentionArgs attention;
 };
 
-/// Shared memory of a CTA: the rows of its warps; the epilogue's comes behind.
-MUSE_HOST_DEVICE constexpr int merge_bytes(int rows, int warps) {
-  return warps * rows * (device::kHeadDim + 2) * static_cast<int>(sizeof(float));
-}
-
-/// With more the registers of a warp do not hold the rows of two tokens: refused.
-inline constexpr int kMostWarpsOf2Tokens = 8;
-/// Nor rows of two tokens beside two units of 8 KB: refused too.
+/// Rows of two tokens beside two units of 8 KB are more than registers hold: refused.
 MUSE_HOST_DEVICE constexpr bool holds_2_tokens(int tokens, int depth, int heads_per_cta) {
   return tokens * depth * heads_per_cta <= 64;
 }
@@ -85,8 +78,9 @@ __device__ __forceinline__ void attend(const device::AttentionArgs& given) {
     return;
   }
   auto& area = *reinterpret_cast<Area*>(device::dynamic_shared());
-  static_assert(sizeof(Area) == merge_bytes(Shape::kRows, C::warps) && sizeof(Area) % 16 == 0,
-                "the epilogue's comes behind");
+  static_assert(
+      sizeof(Area) == device::direct_merge_bytes(Shape::kRows, C::warps) && sizeof(Area) % 16 == 0,
+      "the epilogue's comes behind");
   Epilogue::keep(cta, behind);
   if (cta.has_keys()) {
     attend_keys<C, Shape>(given, args, cta, cache_seqlen,
@@ -119,7 +113,7 @@ __global__ void __launch_bounds__(C::warps * 32, ctas_per_sm<C>(1))
 template <class C>
 __global__ void __launch_bounds__(C::warps * 32, ctas_per_sm<C>(2))
     attend_2_tokens(const __grid_constant__ Args block) {
-  if constexpr (C::warps <= kMostWarpsOf2Tokens &&
+  if constexpr (C::warps <= device::kMostWarpsOf2Tokens &&
                 holds_2_tokens(C::tokens, C::depth, C::heads_per_cta)) {
     attend<C, 2>(block.attention);
   }

@@ -15,6 +15,8 @@
 //   begin(...)     as soon as inputs of the step may be read and the loads that the loop waits for
 //                  are on their way; a whole warp together
 //   needed(rows)   false: wait_for_predecessor(), leave(), return
+//   keep(...)      of those that are needed, before the loop: what finish() wants of `rows` waits in
+//                  shared memory
 //   finish(...)    after wait_for_predecessor(), once the warp has left its rows for the CTA's own
 //                  merge. CTAs without keys that are needed skip their loop and come here too
 #pragma once

@@ -35,7 +35,7 @@ __device__ __forceinline__ LaneRow load_lane_row(const uint16_t* row) {
 }
 
 __device__ __forceinline__ int64_t load_position(const PrepareArgs& args, int token) {
-  const Words2 words = load_constant_words2<LoadHint::kDefault>(args.positions + token);
+  const Words2 words = load_constant_words2(args.positions + token);
   return static_cast<int64_t>(words.word[0] | static_cast<uint64_t>(words.word[1]) << 32);
 }
 

@@ -175,18 +175,11 @@ __device__ __forceinline__ Words4 load_constant_words4(const void* address) {
 }
 
 /// The same for 8 bytes.
-template <LoadHint kHint>
 __device__ __forceinline__ Words2 load_constant_words2(const void* address) {
   Words2 w;
-  if constexpr (kHint == LoadHint::kNoAllocate) {
-    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
-                 : "=r"(w.word[0]), "=r"(w.word[1])
-                 : "l"(address));
-  } else {
-    asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];"
-                 : "=r"(w.word[0]), "=r"(w.word[1])
-                 : "l"(address));
-  }
+  asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];"
+               : "=r"(w.word[0]), "=r"(w.word[1])
+               : "l"(address));
   return w;
 }
 

@@ -2,14 +2,13 @@
 // fused/one_launch: prepare to gate in one launch, for one or two query tokens.
 #include "variants/fused/one_launch.cuh"
 
-#include <fmt/format.h>
-
 #include <utility>
 #include <vector>
 
 #include "variants/contract.h"
 #include "variants/device/attention_contract.h"
 #include "variants/device/contract.h"
+#include "variants/device/direct_contract.h"
 #include "variants/device/epilogue_contract.h"
 #include "variants/device/prepare_contract.h"
 #include "variants/registry.h"
@@ -17,47 +16,25 @@
 namespace muse::fused_one_launch {
 namespace {
 
-constexpr int64_t kQueryHeads = 16, kKvHeads = 2;
-
 int64_t shared_bytes(const Problem& problem, const Configuration& configuration) {
   const auto tunable = [&](const char* name) {
     return static_cast<int>(value(configuration, name));
   };
   const int heads = tunable("heads_per_cta");
   const auto rows = static_cast<int>(device::cta_rows(problem, heads));
-  return merge_bytes(rows, tunable("warps")) +
+  return device::direct_merge_bytes(rows, tunable("warps")) +
          device::epilogue_bytes(rows, tunable("cluster"), tunable("gate") != 0) +
          query_bytes(rows) + own_bytes(static_cast<int>(problem.q_len), heads);
 }
 
 Support supports(const Problem& problem, const Configuration& configuration,
                  const DeviceClass& device) {
-  Support support = device::check_attention(problem, device);
-  if (support.ok()) support = device::check_epilogue(configuration, device);
-  if (!support.ok()) return support;
-  if (problem.q_len > 2) {
-    return Support::no(fmt::format("q_len {}: registers hold the rows of 2", problem.q_len));
-  }
-  if (problem.q_len == 2 && value(configuration, "warps") > kMostWarpsOf2Tokens) {
-    return Support::no(fmt::format("q_len 2 and {} warps: registers suffice for {}",
-                                   value(configuration, "warps"), kMostWarpsOf2Tokens));
-  }
-  if (problem.num_q_heads != kQueryHeads || problem.num_kv_heads != kKvHeads) {
-    return Support::no(fmt::format("{} query and {} kv heads: built for {} and {}",
-                                   problem.num_q_heads, problem.num_kv_heads, kQueryHeads,
-                                   kKvHeads));
-  }
-  return device::check_shared_memory(shared_bytes(problem, configuration), device);
+  return device::check_direct(problem, configuration, device, shared_bytes(problem, configuration));
 }
 
 Geometry geometry(const Problem& problem, const Configuration& configuration, const DeviceClass&) {
-  const int64_t heads = value(configuration, "heads_per_cta");
-  Launch launch = device::epilogue_launch(problem.q_len == 1 ? "step_1_token" : "step_2_tokens",
-                                          problem, configuration, heads);
-  launch.block = {.x = value(configuration, "warps") * 32};
-  launch.smem_bytes = shared_bytes(problem, configuration);
-  return {.launches = {launch},
-          .workspace = device::epilogue_workspace(problem, configuration, heads)};
+  return device::direct_geometry(problem.q_len == 1 ? "step_1_token" : "step_2_tokens", problem,
+                                 configuration, shared_bytes(problem, configuration));
 }
 
 Arguments bind(const Problem& problem, const Configuration& configuration, const Buffers& buffers,

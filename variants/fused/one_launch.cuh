@@ -18,13 +18,8 @@ struct Args {
   device::PrepareArgs prepare;  // q8: the tap, null when timed
 };
 
-inline constexpr int kMostWarpsOf2Tokens = 8;
-
 /// Shared memory of a CTA: the rows of its warps; the epilogue's; Q8 of its rows; K8 and V8
 /// of own tokens.
-MUSE_HOST_DEVICE constexpr int merge_bytes(int rows, int warps) {
-  return warps * rows * (device::kHeadDim + 2) * static_cast<int>(sizeof(float));
-}
 MUSE_HOST_DEVICE constexpr int query_bytes(int rows) { return rows * device::kHeadDim; }
 MUSE_HOST_DEVICE constexpr int own_bytes(int tokens, int heads_per_cta) {
   return tokens * heads_per_cta * 2 * device::kHeadDim;
@@ -219,13 +214,13 @@ struct StepInputs {
 template <class C, class Shape>
 struct Regions {
   using Area = device::MergeArea<Shape::kRows, C::warps>;
-  static_assert(sizeof(Area) == merge_bytes(Shape::kRows, C::warps));
+  static_assert(sizeof(Area) == device::direct_merge_bytes(Shape::kRows, C::warps));
 
   static __device__ __forceinline__ Area& merge() {
     return *reinterpret_cast<Area*>(device::dynamic_shared());
   }
   static __device__ __forceinline__ unsigned char* epilogue() {
-    return device::dynamic_shared() + merge_bytes(Shape::kRows, C::warps);
+    return device::dynamic_shared() + device::direct_merge_bytes(Shape::kRows, C::warps);
   }
   static __device__ __forceinline__ unsigned char* q8() {
     return epilogue() + device::epilogue_bytes(Shape::kRows, C::cluster, C::gate != 0);
@@ -363,7 +358,7 @@ __global__ void __launch_bounds__(C::warps * 32, ctas_per_sm<C>(16))
 template <class C>
 __global__ void __launch_bounds__(C::warps * 32, ctas_per_sm<C>(8))
     step_2_tokens(const __grid_constant__ Args block) {
-  if constexpr (C::warps <= kMostWarpsOf2Tokens) step<C, 2>(block);
+  if constexpr (C::warps <= device::kMostWarpsOf2Tokens) step<C, 2>(block);
 }
 
 #endif  // MUSE_DEVICE_CODE

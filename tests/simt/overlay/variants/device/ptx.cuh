@@ -108,8 +108,7 @@ template <LoadHint kHint>
 Words4 load_constant_words4(const void* address) {
   return load_words4(address);
 }
-template <LoadHint kHint>
-Words2 load_constant_words2(const void* address) {
+inline Words2 load_constant_words2(const void* address) {
   return load_words2(address);
 }
 
