@@ -25,7 +25,8 @@ constexpr const char* kUsage =
     "usage: muse-simt                      lists the candidates compiled for the emulator\n"
     "       muse-simt CHAIN [SHAPE...]     validates; without a shape on all small ones\n"
     "CHAIN: keys joined by ' + ', or a glob over compiled candidates ('attention/mma*')\n"
-    "SHAPE: as muse-tune prints it, e.g. b2_l1_h16x2_d64_ps1_w0_rope0_kv1_t65_uniform_random_s1\n";
+    "SHAPE: as muse-tune prints it, e.g. b2_l1_h16x2_d64_ps1_w0_rope0_kv1_t65_uniform_random_s1,\n"
+    "       or with a length for each request ..._t255_list2.32.255_random_s1\n";
 
 std::vector<std::string> compiled_candidates() {
   std::vector<std::string> keys;

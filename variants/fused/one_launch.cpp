@@ -29,6 +29,10 @@ int64_t shared_bytes(const Problem& problem, const Configuration& configuration)
 
 Support supports(const Problem& problem, const Configuration& configuration,
                  const DeviceClass& device) {
+  if (problem.q_len == 2 && value(configuration, "depth") == 1 &&
+      value(configuration, "warps_per_sm") != 16) {
+    return Support::no("q_len 2: registers leave an SM 8 warps, whatever is asked: tried with 16");
+  }
   return device::check_direct(problem, configuration, device, shared_bytes(problem, configuration));
 }
 
