@@ -195,17 +195,17 @@ TEST(CudaVariants, BindWhatTheProblemSays) {
   problem.kv_scale = 1.3;
   const Arguments rotating = bound("prepare/fused", problem);
   ASSERT_EQ(rotating.size(), sizeof(prepare_fused::Args));
-  EXPECT_EQ(rotating.as<prepare_fused::Args>().cos_sin, cos_sin.data());
-  EXPECT_EQ(rotating.as<prepare_fused::Args>().tokens, 16);
-  EXPECT_TRUE(rotating.as<prepare_fused::Args>().scaled);
+  EXPECT_EQ(rotating.as<prepare_fused::Args>().prepare.cos_sin, cos_sin.data());
+  EXPECT_EQ(rotating.as<prepare_fused::Args>().prepare.tokens, 16);
+  EXPECT_TRUE(rotating.as<prepare_fused::Args>().prepare.scaled);
 
   problem.kv_scale = 1;
   problem.rope_theta = 0;
   const Arguments plain = bound("prepare/separate", problem);
   ASSERT_EQ(plain.size(), sizeof(prepare_separate::Args));
-  EXPECT_EQ(plain.as<prepare_separate::Args>().cos_sin, nullptr);
+  EXPECT_EQ(plain.as<prepare_separate::Args>().prepare.cos_sin, nullptr);
   EXPECT_EQ(plain.as<prepare_separate::Args>().z, workspace.data());
-  EXPECT_FALSE(plain.as<prepare_separate::Args>().scaled);
+  EXPECT_FALSE(plain.as<prepare_separate::Args>().prepare.scaled);
 
   const Arguments gated = bound("combine/gated", problem);
   ASSERT_EQ(gated.size(), sizeof(combine_gated::Args));

@@ -3,28 +3,20 @@
 // one token; what differs between them is decided by row, so lanes of a row never part.
 #pragma once
 
+#include "variants/device/prepare_args.h"
 #include "variants/device/rows.cuh"
 
 namespace muse::prepare_fused {
 
 struct Args {
-  const uint16_t* qkv;       // bf16 [T, (2*Hq+2*Hkv)*D]
-  const int64_t* positions;  // [T]
-  const int64_t* cache_loc;  // [T] flat cache rows
-  const float* k_scale;      // [1]
-  const float* v_scale;      // [1]
-  const float* cos_sin;      // f32 [positions, D], null without RoPE
-  uint8_t* k_cache;          // e4m3 [pages, ps, Hkv, D]
-  uint8_t* v_cache;          // e4m3 [pages, ps, Hkv, D]
-  uint8_t* q8;               // e4m3 [T, Hq, D]
-  int32_t tokens, num_q_heads, num_kv_heads;
-  bool scaled;  // whether k_scale and v_scale are other than 1
+  device::PrepareArgs prepare;
 };
 
 #if defined(MUSE_DEVICE_CODE)
 
 template <class C>
-__global__ void __launch_bounds__(C::threads) prepare(const __grid_constant__ Args args) {
+__global__ void __launch_bounds__(C::threads) prepare(const __grid_constant__ Args block) {
+  const device::PrepareArgs& args = block.prepare;
   const int q_heads = args.num_q_heads;
   const int kv_heads = args.num_kv_heads;
   const int heads = q_heads + 2 * kv_heads;  // q, k and v as they lie in a token's qkv row

@@ -4,6 +4,7 @@
 
 #include "variants/contract.h"
 #include "variants/device/contract.h"
+#include "variants/device/prepare_contract.h"
 #include "variants/registry.h"
 
 namespace muse::prepare_separate {
@@ -23,25 +24,14 @@ Geometry geometry(const Problem& problem, const Configuration&, const DeviceClas
 
 Arguments bind(const Problem& problem, const Configuration&, const Buffers& buffers,
                void* workspace, const TensorMapEncoder&, int /*launch*/) {
-  return Arguments::of(Args{.qkv = buffers.qkv,
-                            .positions = buffers.positions,
-                            .cache_loc = buffers.cache_loc,
-                            .k_scale = buffers.k_scale,
-                            .v_scale = buffers.v_scale,
-                            .cos_sin = problem.rope() ? buffers.cos_sin : nullptr,
-                            .k_cache = buffers.k_cache,
-                            .v_cache = buffers.v_cache,
-                            .q8 = buffers.q8,
-                            .z = static_cast<uint16_t*>(workspace),
-                            .tokens = static_cast<int32_t>(problem.tokens()),
-                            .num_q_heads = static_cast<int32_t>(problem.num_q_heads),
-                            .num_kv_heads = static_cast<int32_t>(problem.num_kv_heads),
-                            .scaled = problem.scaled()});
+  return Arguments::of(Args{.prepare = device::prepare_args(problem, buffers, buffers.q8),
+                            .z = static_cast<uint16_t*>(workspace)});
 }
 
 Variant make_variant() {
   Variant variant;
   variant.name = "prepare/separate";
+  variant.abi = 2;
   variant.target = {.kind = TargetKind::kCuda, .minimum_cc = device::kMinimumCc};
   variant.declared = {.batch_invariant = true};
   variant.entries = {"norm_rope", "store", "quantise"};

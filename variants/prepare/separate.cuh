@@ -4,6 +4,7 @@
 // of 64.
 #pragma once
 
+#include "variants/device/prepare_args.h"
 #include "variants/device/rows.cuh"
 
 namespace muse::prepare_separate {
@@ -11,18 +12,8 @@ namespace muse::prepare_separate {
 inline constexpr int kThreads = 128;
 
 struct Args {
-  const uint16_t* qkv;       // bf16 [T, (2*Hq+2*Hkv)*D]
-  const int64_t* positions;  // [T]
-  const int64_t* cache_loc;  // [T] flat cache rows
-  const float* k_scale;      // [1]
-  const float* v_scale;      // [1]
-  const float* cos_sin;      // f32 [positions, D], null without RoPE
-  uint8_t* k_cache;          // e4m3 [pages, ps, Hkv, D]
-  uint8_t* v_cache;          // e4m3 [pages, ps, Hkv, D]
-  uint8_t* q8;               // e4m3 [T, Hq, D]
-  uint16_t* z;               // bf16 [T, Hq+Hkv, D] workspace: q and k heads after norm and RoPE
-  int32_t tokens, num_q_heads, num_kv_heads;
-  bool scaled;  // whether k_scale and v_scale are other than 1
+  device::PrepareArgs prepare;
+  uint16_t* z;  // bf16 [T, Hq+Hkv, D] workspace: q and k heads after norm and RoPE
 };
 
 #if defined(MUSE_DEVICE_CODE)
@@ -33,7 +24,8 @@ using device::RowPlace;
 using device::Slice;
 
 template <class C>
-__global__ void __launch_bounds__(kThreads) norm_rope(const __grid_constant__ Args args) {
+__global__ void __launch_bounds__(kThreads) norm_rope(const __grid_constant__ Args block) {
+  const device::PrepareArgs& args = block.prepare;
   const int heads = args.num_q_heads + args.num_kv_heads;
   const RowPlace row = row_place<kThreads>(args.tokens, heads);
   device::wait_for_predecessor();
@@ -46,11 +38,13 @@ __global__ void __launch_bounds__(kThreads) norm_rope(const __grid_constant__ Ar
     x = device::rotated(x, cos_sin, row.lane);
   }
   if (!row.exists) return;
-  device::store_bf16(args.z + row_start(row.token, heads, row.head) + row.lane * device::kSlice, x);
+  device::store_bf16(block.z + row_start(row.token, heads, row.head) + row.lane * device::kSlice,
+                     x);
 }
 
 template <class C>
-__global__ void __launch_bounds__(kThreads) store(const __grid_constant__ Args args) {
+__global__ void __launch_bounds__(kThreads) store(const __grid_constant__ Args block) {
+  const device::PrepareArgs& args = block.prepare;
   const int q_heads = args.num_q_heads;
   const int kv_heads = args.num_kv_heads;
   const RowPlace row = row_place<kThreads>(args.tokens, 2 * kv_heads);  // k heads, then v heads
@@ -60,7 +54,7 @@ __global__ void __launch_bounds__(kThreads) store(const __grid_constant__ Args a
   const int heads = q_heads + kv_heads;
   const bool is_value = row.head >= kv_heads;
   const uint16_t* from = is_value ? args.qkv + row_start(row.token, 2 * heads, q_heads + row.head)
-                                  : args.z + row_start(row.token, heads, q_heads + row.head);
+                                  : block.z + row_start(row.token, heads, q_heads + row.head);
   Slice x = device::load_bf16(from + row.lane * device::kSlice);
   if (args.scaled) x = device::divided(x, is_value ? *args.v_scale : *args.k_scale);
   uint8_t* cache = is_value ? args.v_cache : args.k_cache;
@@ -69,7 +63,8 @@ __global__ void __launch_bounds__(kThreads) store(const __grid_constant__ Args a
 }
 
 template <class C>
-__global__ void __launch_bounds__(kThreads) quantise(const __grid_constant__ Args args) {
+__global__ void __launch_bounds__(kThreads) quantise(const __grid_constant__ Args block) {
+  const device::PrepareArgs& args = block.prepare;
   const int q_heads = args.num_q_heads;
   const RowPlace row = row_place<kThreads>(args.tokens, q_heads);
   device::wait_for_predecessor();
@@ -78,7 +73,7 @@ __global__ void __launch_bounds__(kThreads) quantise(const __grid_constant__ Arg
   const int64_t from = row_start(row.token, q_heads + args.num_kv_heads, row.head);
   const int64_t to = row_start(row.token, q_heads, row.head);
   device::store_e4m3(args.q8 + to + row.lane * device::kSlice,
-                     device::load_bf16(args.z + from + row.lane * device::kSlice));
+                     device::load_bf16(block.z + from + row.lane * device::kSlice));
 }
 
 #endif  // MUSE_DEVICE_CODE
