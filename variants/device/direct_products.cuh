@@ -50,7 +50,7 @@ class DirectQueries {
 
   /// Parked where the warp leaves its rows after the loop.
   __device__ __forceinline__ DirectQueries(const typename Shape::Rows& rows,
-                                           MergeArea<Shape::kRows, Shape::kWarps>& area) {
+                                           typename Shape::Area& area) {
     if constexpr (kParked) {
       static_assert(kParkedBytes <= Shape::kRows * sizeof(area.o[0]));
       const int warp = static_cast<int>(threadIdx.x) / 32,
@@ -266,6 +266,43 @@ __device__ __forceinline__ void add_values_with_nan(typename Shape::Rows& rows,
     }
   }
 }
+
+/// The products of a walk (direct_rows.cuh) whose query rows are the rows of both.
+template <class Shape>
+struct RowProducts {
+  using Rows = typename Shape::Rows;
+  using Scores = DirectScores<Shape>;
+  using Unit = DirectUnit<Shape>;
+
+  /// Rows without keys yet. Queries: set_query_row(rows.query[m], half, codes) for each row group.
+  static __device__ __forceinline__ Rows empty() {
+    Rows rows{};
+#pragma unroll
+    for (int i = 0; i < Shape::kHeads * Shape::kQueries; ++i) rows.max[i / 2][i % 2] = kNoMaximum;
+    return rows;
+  }
+  template <class Queries, class Refill>
+  static __device__ __forceinline__ Scores multiply(const Rows& rows, const Queries& queries,
+                                                    Unit& unit, const Refill& refill) {
+    return multiply_unit<Shape>(rows, queries, unit, refill);
+  }
+  template <bool kLast>
+  static __device__ __forceinline__ void weigh(Rows& rows, Scores& scores, const DirectKeys& keys,
+                                               int begin) {
+    weigh_unit<Shape, kLast>(rows, scores, keys, begin);
+  }
+  template <class Refill>
+  static __device__ __forceinline__ void add_values(int thread, Rows& rows, const Scores& p,
+                                                    Unit& unit, const Refill& refill) {
+    device::add_values<Shape>(thread, rows, p, unit, refill);
+  }
+  static constexpr int kStepTiles = 2;  // whose values a step takes
+  static __device__ __forceinline__ void add_values_with_nan(Rows& rows, const Scores& p,
+                                                             const Unit& unit, int step,
+                                                             const DirectKeys& keys, int begin) {
+    device::add_values_with_nan<Shape>(rows, p, unit, step, keys, begin);
+  }
+};
 
 }  // namespace muse::device
 

@@ -46,6 +46,8 @@ class DirectWalk {
  public:
   using Rows = typename Shape::Rows;
   using Unit = DirectUnit<Shape>;
+  using Products = typename Shape::Products;
+  using Scores = typename Products::Scores;
 
   /// keys: the CTA's. Keys from `loadable` on are never loaded or looked up (those of this step
   /// where the caller has them; then attend() is given what puts them into their unit).
@@ -96,7 +98,7 @@ class DirectWalk {
   /// loaded.
   template <class Complete = AsLoaded>
   __device__ __forceinline__ void attend(Rows& rows, const DirectKeys& keys,
-                                         MergeArea<Shape::kRows, Shape::kWarps>& area,
+                                         typename Shape::Area& area,
                                          const Complete& complete = {}) {
     if (first_ >= end_) return;
     const DirectQueries<Shape> queries(rows, area);
@@ -124,7 +126,7 @@ class DirectWalk {
   /// of V stays with the rows that attend it.
   template <class Complete = AsLoaded>
   __device__ __forceinline__ void attend_nan(Rows& rows, const DirectKeys& keys,
-                                             MergeArea<Shape::kRows, Shape::kWarps>& area,
+                                             typename Shape::Area& area,
                                              const Complete& complete = {}) const {
     const DirectQueries<Shape, true> queries(rows, area);
 #pragma unroll 1
@@ -136,17 +138,18 @@ class DirectWalk {
         if (loads(begin)) unit.k[tile] = loader_.keys(row, tile);
       }
       if (is_last(begin)) complete(unit, begin);
-      DirectScores<Shape> scores = multiply_unit<Shape>(rows, queries, unit, [](int) {});
-      weigh_unit<Shape, true>(rows, scores, keys, begin);
+      Scores scores = Products::multiply(rows, queries, unit, [](int) {});
+      Products::template weigh<true>(rows, scores, keys, begin);
 #pragma unroll
-      for (int step = 0; step < Shape::kTiles / 2; ++step) {
+      for (int step = 0; step < Shape::kTiles / kStepTiles; ++step) {
         unit = {};
 #pragma unroll
-        for (int tile = 2 * step; tile < 2 * step + 2; ++tile) {
+        for (int i = 0; i < kStepTiles; ++i) {
+          const int tile = step * kStepTiles + i;
           if (loads(begin)) unit.v[tile] = loader_.values(row, tile);
         }
         if (is_last(begin)) complete(unit, begin);
-        add_values_with_nan<Shape>(rows, scores, unit, step, keys, begin);
+        Products::add_values_with_nan(rows, scores, unit, step, keys, begin);
       }
     }
   }
@@ -167,22 +170,23 @@ class DirectWalk {
                                            int next) {
     const uint32_t row = loader_.row(page_, next);
     page_ = loader_.page(next + Shape::kStride);
-    DirectScores<Shape> scores = multiply_unit<Shape>(
-        rows, queries, unit, [&](int tile) { unit.k[tile] = loader_.keys(row, tile); });
-    weigh_unit<Shape, false>(rows, scores, keys, begin);
-    add_values<Shape>(static_cast<int>(threadIdx.x), rows, scores, unit,
-                      [&](int tile) { unit.v[tile] = loader_.values(row, tile); });
+    Scores scores = Products::multiply(rows, queries, unit,
+                                       [&](int tile) { unit.k[tile] = loader_.keys(row, tile); });
+    Products::template weigh<false>(rows, scores, keys, begin);
+    Products::add_values(static_cast<int>(threadIdx.x), rows, scores, unit,
+                         [&](int tile) { unit.v[tile] = loader_.values(row, tile); });
   }
   /// Adds a unit that none takes the place of.
   template <bool kLast>
   __device__ __forceinline__ void add_loaded(Rows& rows, const DirectQueries<Shape>& queries,
                                              const DirectKeys& keys, int begin, Unit& unit) {
-    DirectScores<Shape> scores = multiply_unit<Shape>(rows, queries, unit, [](int) {});
-    weigh_unit<Shape, kLast>(rows, scores, keys, begin);
-    add_values<Shape>(thread_anew(), rows, scores, unit, [](int) {});
+    Scores scores = Products::multiply(rows, queries, unit, [](int) {});
+    Products::template weigh<kLast>(rows, scores, keys, begin);
+    Products::add_values(thread_anew(), rows, scores, unit, [](int) {});
   }
 
   static constexpr int kDepth = Shape::kDepth;
+  static constexpr int kStepTiles = Products::kStepTiles;
 
   DirectLoader<Shape> loader_;
   int first_, end_;  // first key of the warp's first unit, end of the CTA's keys
@@ -209,16 +213,7 @@ __device__ __forceinline__ bool hold_nan(const Rows& rows) {
   return __any_sync(kWholeWarp, nan) != 0;
 }
 
-/// Rows without keys yet. Queries: set_query_row(rows.query[m], half, codes) for each row group.
-template <class Shape>
-__device__ __forceinline__ typename Shape::Rows empty_rows() {
-  typename Shape::Rows rows{};
-#pragma unroll
-  for (int i = 0; i < Shape::kHeads * Shape::kQueries; ++i) rows.max[i / 2][i % 2] = kNoMaximum;
-  return rows;
-}
-
-/// Their queries from Q8.
+/// Queries of rows from Q8.
 template <class Shape>
 __device__ __forceinline__ void load_queries(const AttentionArgs& args, int request, int first_head,
                                              typename Shape::Rows& rows) {

@@ -31,7 +31,11 @@ MUSE_HOST_DEVICE constexpr int direct_merge_bytes(int rows, int warps) {
 
 inline constexpr uint32_t kDirectRowBytes = kDirectKvHeads * kHeadDim;
 
-/// C names by its members: heads_per_cta (1, 2), tokens of a unit (16, 32), warps of a CTA, depth
+template <class Shape>
+struct RowProducts;  // direct_products.cuh
+
+/// Another order of operands derives from this and names its own Rows, Area and Products. C names
+/// by its members: heads_per_cta (1, 2), tokens of a unit (16, 32), warps of a CTA, depth
 /// (units of a warp on their way at a time). kQueries: query tokens of a request, 1 or 2.
 template <class C, int kQueries_>
 struct DirectShape {
@@ -46,6 +50,8 @@ struct DirectShape {
   static constexpr int kRows = kDirectGroup * kHeads * kQueries;
   static_assert(kTiles % 2 == 0 && kTokens <= 32, "steps of P * V take two tiles, a lane a page");
   using Rows = WarpRows<kRows>;
+  using Area = MergeArea<kRows, kWarps>;
+  using Products = RowProducts<DirectShape>;
 
   /// Which of its rows is row `row` of a CTA: those have all rows of a kv head side by side.
   static __device__ __forceinline__ int row_of(int row) {

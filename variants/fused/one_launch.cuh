@@ -213,7 +213,7 @@ struct StepInputs {
 /// Regions of the CTA's shared memory.
 template <class C, class Shape>
 struct Regions {
-  using Area = device::MergeArea<Shape::kRows, C::warps>;
+  using Area = typename Shape::Area;
   static_assert(sizeof(Area) == device::direct_merge_bytes(Shape::kRows, C::warps));
 
   static __device__ __forceinline__ Area& merge() {
@@ -241,7 +241,7 @@ __device__ __noinline__ void leave_nan(const device::AttentionArgs& args) {
       device::cta_rows<C>(args, device::direct_splits<Shape>(all, C::splits));
   const device::KeyRange keys = device::direct_split<Shape, C::splits>(all, cta.splits, cta.split);
   const device::DirectWalk<Shape> walk(args, cta.request, cta.first_head, keys, loadable);
-  auto rows = device::empty_rows<Shape>();
+  auto rows = Shape::Products::empty();
   take_queries<Shape>(Regions<C, Shape>::q8(), rows);
   auto& area = Regions<C, Shape>::merge();
   walk.attend_nan(rows, device::direct_keys(args, cache_seqlen, keys), area,
@@ -270,7 +270,7 @@ __device__ __forceinline__ void attend_keys(const Args& block, const device::Att
   inputs.queries.load_rotations(block.prepare, inputs.position, owned);
   walk.load_old(loadable);
 
-  auto rows = device::empty_rows<Shape>();
+  auto rows = Shape::Products::empty();
   const bool tap = block.prepare.q8 != nullptr && at.cta.split == 0;
   inputs.queries.set(block.prepare, at.cta, tap, Regions<C, Shape>::q8(), rows);
 #pragma unroll
