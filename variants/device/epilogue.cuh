@@ -3,7 +3,8 @@
 // combine, or O, or goes through the gate; and before that it may be merged with those of other
 // CTAs of the request, over shared memory within a cluster and by tickets through memory.
 //
-// A kernel whose grid is (splits, groups of kv heads, requests) has these tunables in C:
+// A kernel whose grid is (splits, groups of kv heads, requests), or that says otherwise by a Place
+// of its own, has these tunables in C:
 //   splits         CTAs of a request and group. Requests with few keys use the first ones only
 //   cluster        how many of them form a cluster and merge first; divides splits
 //   ticket         splits > cluster: 1 = whoever comes last merges all, 0 = they stay partials
@@ -81,7 +82,16 @@ __device__ __forceinline__ CtaRows cta_rows(const AttentionArgs& args, int split
       {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.z)});
 }
 
-template <class C>
+/// Which rows a CTA has: here by its place in the grid. block(): as if it were that, asked anew
+/// after the loop; group(): which of all requests' groups of kv heads.
+struct PlaceInGrid {
+  static __device__ __forceinline__ BlockIndex block() { return block_anew(); }
+  static __device__ __forceinline__ int64_t group(const CtaRows&) {
+    return static_cast<int64_t>(blockIdx.z) * gridDim.y + blockIdx.y;
+  }
+};
+
+template <class C, class Place = PlaceInGrid>
 class Epilogue {
  public:
   static constexpr int kThreads = C::warps * 32;
@@ -144,7 +154,7 @@ class Epilogue {
                                                 const Merged& merged) {
     wait_copies<0>();
     __syncthreads();  // rows of all warps are there, and what was fetched
-    CtaRows rows = cta_rows<C>(args, 0, block_anew());
+    CtaRows rows = cta_rows<C>(args, 0, Place::block());
     rows.splits = static_cast<int>(load_shared_word(splits(rows, shared)));
     if constexpr (kCluster == 1) {
       hand_out(args, rows, shared, merged);
@@ -287,7 +297,7 @@ class Epilogue {
     for (int j = 0; j < 4; ++j) row.o.value[j] *= factor;
     if constexpr (C::gate != 0) {
       const Words2 gate = gates(rows, shared)[slot * kChunksPerRow + chunk];
-      store_gated(args, head, gate, chunk, row.o, exists);
+      store_gated(args.out, args.o_tap, head, gate, chunk, row.o, exists);
     } else if (exists) {
       store_output<Left>(args, part, head, chunk, row.o);
       if (chunk == 0) {
@@ -296,35 +306,11 @@ class Epilogue {
     }
   }
 
-  static __device__ __forceinline__ void store_gated(const AttentionArgs& args, int head,
-                                                     const Words2& gate, int chunk, const F32x4& o,
-                                                     bool exists) {
-    // The gate takes O as it would lie in memory: rounded.
-    const Words2 rounded{
-        {f32x2_to_bf16x2(o.value[0], o.value[1]), f32x2_to_bf16x2(o.value[2], o.value[3])}};
-    const F32x2 low = bf16x2_to_f32x2(rounded.word[0]), high = bf16x2_to_f32x2(rounded.word[1]);
-    const float squares = sum_of_lanes<kChunksPerRow>(low.low * low.low + low.high * low.high +
-                                                      high.low * high.low + high.high * high.high);
-    const float r = rsqrtf(squares * (1.0F / kHeadDim) + 1e-5F);
-    if (!exists) return;
-    const int64_t to = static_cast<int64_t>(head) * kHeadDim + chunk * 4;
-    const F32x2 g[2] = {bf16x2_to_f32x2(gate.word[0]), bf16x2_to_f32x2(gate.word[1])};
-    const float s[4] = {sigmoid(g[0].low), sigmoid(g[0].high), sigmoid(g[1].low),
-                        sigmoid(g[1].high)};
-    if (args.o_tap != nullptr) store_words2(args.o_tap + to, rounded);
-    store_words2(args.out + to, {{f32x2_to_bf16x2(low.low * r * s[0], low.high * r * s[1]),
-                                  f32x2_to_bf16x2(high.low * r * s[2], high.high * r * s[3])}});
-  }
-
   // Through memory. -----------------------------------------------------------------------------
 
-  /// Which of all requests' groups of kv heads.
-  static __device__ __forceinline__ int64_t group() {
-    return static_cast<int64_t>(blockIdx.z) * gridDim.y + blockIdx.y;
-  }
   /// Number of part 0 of a row; its others follow.
   static __device__ __forceinline__ int64_t first_part(const CtaRows& rows, int row) {
-    return (group() * (C::heads_per_cta * rows.rows_per_head) + row) * kParts;
+    return (Place::group(rows) * (C::heads_per_cta * rows.rows_per_head) + row) * kParts;
   }
   static __device__ __forceinline__ F32x4* part_o(const AttentionArgs& args, int64_t part) {
     return reinterpret_cast<F32x4*>(args.part_o) + part * kChunksPerRow;
@@ -350,7 +336,8 @@ class Epilogue {
     bool last = false;
     if (thread() == 0) {
       const uint32_t others = static_cast<uint32_t>(parts) - 1;
-      last = take_ticket(args.tickets + group() * kCluster + rank(rows), others) == others;
+      last =
+          take_ticket(args.tickets + Place::group(rows) * kCluster + rank(rows), others) == others;
     }
     return __syncthreads_or(last) != 0;
   }

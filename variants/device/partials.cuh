@@ -125,6 +125,27 @@ __device__ __forceinline__ void store_split_count(const AttentionArgs& args, int
   if constexpr (C::splits > 1) args.n_splits[request] = count;
 }
 
+/// Four dims of O, of row `head` of [T, Hq], through the gate; `gate`: bf16. o_tap may be null. All
+/// 16 lanes of a row together, whole warps; rows that do not exist go along.
+__device__ __forceinline__ void store_gated(uint16_t* out, uint16_t* o_tap, int64_t head,
+                                            const Words2& gate, int chunk, const F32x4& o,
+                                            bool exists) {
+  // The gate takes O as it would lie in memory: rounded.
+  const Words2 rounded{
+      {f32x2_to_bf16x2(o.value[0], o.value[1]), f32x2_to_bf16x2(o.value[2], o.value[3])}};
+  const F32x2 low = bf16x2_to_f32x2(rounded.word[0]), high = bf16x2_to_f32x2(rounded.word[1]);
+  const float squares = sum_of_lanes<kChunksPerRow>(low.low * low.low + low.high * low.high +
+                                                    high.low * high.low + high.high * high.high);
+  const float r = rsqrtf(squares * (1.0F / kHeadDim) + 1e-5F);
+  if (!exists) return;
+  const int64_t to = head * kHeadDim + chunk * 4;
+  const F32x2 g[2] = {bf16x2_to_f32x2(gate.word[0]), bf16x2_to_f32x2(gate.word[1])};
+  const float s[4] = {sigmoid(g[0].low), sigmoid(g[0].high), sigmoid(g[1].low), sigmoid(g[1].high)};
+  if (o_tap != nullptr) store_words2(o_tap + to, rounded);
+  store_words2(out + to, {{f32x2_to_bf16x2(low.low * r * s[0], low.high * r * s[1]),
+                           f32x2_to_bf16x2(high.low * r * s[2], high.high * r * s[3])}});
+}
+
 /// What a sum of p * V has to be multiplied with; 0 for a row without keys.
 __device__ __forceinline__ float output_factor(float v_scale, float sum) {
   return sum == 0.0F ? 0.0F : v_scale * reciprocal_approx(sum);

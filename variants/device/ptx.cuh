@@ -307,6 +307,13 @@ __device__ __forceinline__ void send_to_peer(void* shared, int rank, const Words
 #endif
 }
 
+/// Over the whole warp; every lane gets the sum.
+__device__ __forceinline__ int sum_of_warp(int value) {
+  int sum;
+  asm volatile("redux.sync.add.s32 %0, %1, 0xffffffff;" : "=r"(sum) : "r"(value));
+  return sum;
+}
+
 /// Counts up by one, from `last` back to 0; the count before. Releases what this thread, and those
 /// that met it at a barrier before, have written, and acquires what was released by those who
 /// counted before.

@@ -140,6 +140,13 @@ inline void send_to_peer(void* shared, int rank, const Words2& words, Mailbox* m
   simt::send_to_peer(shared, rank, &words, sizeof words, mailbox);
 }
 
+inline int sum_of_warp(int value) {
+  for (int distance = 1; distance < 32; distance *= 2) {
+    value += __shfl_xor_sync(0xFFFFFFFFU, value, distance);
+  }
+  return value;
+}
+
 inline uint32_t take_ticket(uint32_t* counter, uint32_t last) {
   uint32_t before = __atomic_load_n(counter, __ATOMIC_RELAXED);
   while (!__atomic_compare_exchange_n(counter, &before, before >= last ? 0 : before + 1, false,
