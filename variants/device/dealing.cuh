@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pieces of requests dealt out over CTAs that know the number of each request's pieces and their
+// own place among all CTAs, and nothing else.
+#pragma once
+
+#include "variants/device/ptx.cuh"
+#include "variants/device/rows.cuh"
+#include "variants/device/types.h"
+
+namespace muse::device {
+
+/// A piece of a request: number `index` of its `count`. Where there are fewer pieces than the CTA's
+/// place asks for, count is 0.
+struct alignas(16) DealtPiece {
+  int32_t request, index, count;
+  int32_t total;  // pieces of all requests
+};
+
+#if defined(MUSE_DEVICE_CODE)
+
+/// Piece number `place` of all requests' pieces, for one whole warp: lane l counts those of
+/// requests l, l + 32, ..., and lanes follow one another. count(request) > 0: pieces of it, asked
+/// twice. The lane that finds the piece writes it to `piece`, in shared memory.
+template <class Count>
+__device__ __forceinline__ void deal_piece(int place, int requests, const Count& count,
+                                           DealtPiece* piece) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int own = 0;
+#pragma unroll 4
+  for (int request = lane; request < requests; request += 32) own += count(request);
+  int after = own;  // all before the next lane's
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const int below = __shfl_up_sync(kWholeWarp, after, distance);
+    if (lane >= distance) after += below;
+  }
+  const int total = __shfl_sync(kWholeWarp, after, 31);
+  int index = place - (after - own);
+  if (index >= 0 && index < own) {
+    int request = lane, pieces = count(lane);
+    while (index >= pieces) {
+      index -= pieces;
+      request += 32;
+      pieces = count(request);
+    }
+    *piece = {request, index, pieces, total};
+  } else if (lane == 0 && place >= total) {
+    *piece = {0, 0, 0, total};
+  }
+}
+
+#endif  // MUSE_DEVICE_CODE
+
+}  // namespace muse::device
