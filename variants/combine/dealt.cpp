@@ -27,7 +27,7 @@ Variant make_variant() {
   Variant variant;
   variant.name = "combine/dealt";
   variant.target = {.kind = TargetKind::kCuda, .minimum_cc = device::kMinimumCc};
-  variant.tunables = {{.name = "few", .values = {4, 16}, .default_value = 4}};
+  variant.tunables = {{.name = "few", .values = {4, 8}, .default_value = 4}};
   variant.declared = {.batch_invariant = true};
   variant.entries = {"combine"};
   variant.supports = [](const Problem& problem, const Configuration&, const DeviceClass& device) {

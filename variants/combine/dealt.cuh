@@ -18,27 +18,27 @@ struct Args {
   int32_t batch, num_kv_heads;
 };
 
-inline constexpr int kThreads = 256, kCtasPerSm = 2;
+inline constexpr int kThreads = 256, kCtasPerSm = 4;
 
 #if defined(MUSE_DEVICE_CODE)
 
 /// Of 16 lanes, four dims of a row in each.
-inline constexpr int kTeams = kThreads / device::kChunksPerRow;
-/// Of a row that a team adds up, all under way at a time.
-inline constexpr int kParts = 16;
-static_assert(kTeams * kParts == 256 && kParts <= device::kChunksPerRow,
-              "all a row has; a lane weighs one of them");
+inline constexpr int kLogTeams = 4, kTeams = 1 << kLogTeams;
+/// Partials of a row that a team has under way at a time.
+inline constexpr int kRound = 8;
+static_assert(kTeams * device::kChunksPerRow == kThreads && kRound <= device::kChunksPerRow,
+              "a lane weighs one of them");
 
-/// Teams that share out the partials of a row, where its request has so many of them.
+/// Teams that share out the partials of a row, where its request has so many of them: log2.
 template <class C>
-__device__ __forceinline__ int teams_of_row(int splits) {
-  return splits <= C::few ? 1 : splits <= 4 * kParts ? 4 : kTeams;
+__device__ __forceinline__ int log_teams(int splits) {
+  return splits <= C::few ? 0 : splits <= 4 * kRound ? 2 : kLogTeams;
 }
 
-/// What the teams of a CTA found.
-struct TeamRows {
-  device::F32x4 o[kTeams][device::kChunksPerRow];
-  device::RowStats stats[kTeams];
+/// What the warps of a CTA found, each of one row.
+struct WarpParts {
+  device::F32x4 o[kTeams / 2][device::kChunksPerRow];
+  device::RowStats stats[kTeams / 2];
 };
 
 /// The partials that a team takes of a row: `count` of them, each `step` splits after the other.
@@ -65,30 +65,54 @@ template <bool kBf16>
 __device__ __forceinline__ device::RowPart sum_parts(const device::CombineInputs& in, int row,
                                                      const TeamParts& parts, int chunk) {
   const int64_t stride = static_cast<int64_t>(in.tokens) * in.num_q_heads;  // rows of a split
-  const int64_t first = parts.first * stride + row, step = parts.step * stride;
-  float lse = device::minus_infinity();
-  if (chunk < parts.count) lse = in.partial_lse[first + chunk * step];
-  int64_t at = first * device::kChunksPerRow + chunk;
-  device::F32x4 part[kParts];
+  const int64_t step = parts.step * stride;
+  int64_t at = parts.first * stride + row;
+  device::RowPart all{{}, {device::kNoMaximum, 0.0F}};
+  // The warp's two teams together: as many rounds as either has.
+#pragma unroll 1
+  for (int left = parts.count; __any_sync(device::kWholeWarp, left > 0); left -= kRound) {
+    float lse = device::minus_infinity();
+    if (chunk < device::smaller(left, kRound)) lse = in.partial_lse[at + chunk * step];
+    device::F32x4 part[kRound];
 #pragma unroll
-  for (int i = 0; i < kParts; ++i) {
-    part[i] = {};
-    if (i < parts.count) part[i] = load_chunk<kBf16>(in.partial_o, at);
-    at += step * device::kChunksPerRow;
-  }
-  const float max = fmaxf(device::kNoMaximum, device::max_of_lanes<device::kChunksPerRow>(lse));
-  const float weight = device::exp2_approx(lse - max);  // of an empty split 0
-  device::RowPart all{{}, {max, device::sum_of_lanes<device::kChunksPerRow>(weight)}};
+    for (int i = 0; i < kRound; ++i, at += step) {
+      part[i] = {};
+      if (i < left) part[i] = load_chunk<kBf16>(in.partial_o, at * device::kChunksPerRow + chunk);
+    }
+    const float max = fmaxf(all.stats.max, device::max_of_lanes<device::kChunksPerRow>(lse));
+    const float weight = device::exp2_approx(lse - max);  // of an empty split 0
+    const float before = device::exp2_approx(all.stats.max - max);
+    const float sum = device::sum_of_lanes<device::kChunksPerRow>(weight);
+    all.stats = {max, all.stats.sum * before + sum};
 #pragma unroll
-  for (int i = 0; i < kParts; ++i) {
-    const float w = __shfl_sync(device::kWholeWarp, weight, i, device::kChunksPerRow);
+    for (int d = 0; d < 4; ++d) all.o.value[d] *= before;
 #pragma unroll
-    for (int d = 0; d < 4; ++d) {
-      // An empty split's partial holds anything, NaN too.
-      all.o.value[d] += w == 0 ? 0.0F : w * part[i].value[d];
+    for (int i = 0; i < kRound; ++i) {
+      const float w = __shfl_sync(device::kWholeWarp, weight, i, device::kChunksPerRow);
+      if (w != 0) {  // an empty split's partial holds anything, NaN too
+#pragma unroll
+        for (int d = 0; d < 4; ++d) all.o.value[d] += w * part[i].value[d];
+      }
     }
   }
   return all;
+}
+
+/// Of a row that both teams of a warp have taken parts of.
+__device__ __forceinline__ device::RowPart sum_of_both_teams(const device::RowPart& mine) {
+  const auto of_other = [](float value) {
+    return __shfl_xor_sync(device::kWholeWarp, value, device::kChunksPerRow);
+  };
+  const float max = fmaxf(mine.stats.max, of_other(mine.stats.max));
+  const float weight = device::exp2_approx(mine.stats.max - max);
+  const float sum = mine.stats.sum * weight;
+  device::RowPart both{{}, {max, sum + of_other(sum)}};
+#pragma unroll
+  for (int d = 0; d < 4; ++d) {
+    const float own = mine.o.value[d] * weight;
+    both.o.value[d] = own + of_other(own);
+  }
+  return both;
 }
 
 /// Gates are inputs of the step: those of all rows are on their way into L2 before it is known who
@@ -96,6 +120,7 @@ __device__ __forceinline__ device::RowPart sum_parts(const device::CombineInputs
 __device__ __forceinline__ void fetch_gates(const Args& args, int thread, int threads) {
   constexpr int kSectors = device::kHeadDim * 2 / 32;
   const int heads = args.in.num_q_heads, before = heads + 2 * args.num_kv_heads;
+#pragma unroll 1
   for (int i = thread; i < args.in.tokens * heads * kSectors; i += threads) {
     const int row = i / kSectors, token = row / heads;
     const int64_t at = device::row_start(token, before + heads, before + row - token * heads);
@@ -105,14 +130,14 @@ __device__ __forceinline__ void fetch_gates(const Args& args, int thread, int th
 
 template <class C>
 __device__ __forceinline__ void combine_piece(const Args& args, const device::DealtPiece& piece,
-                                              TeamRows& shared) {
+                                              WarpParts& shared) {
   const int heads = args.in.num_q_heads, rows = args.in.q_len * heads;
   const int thread = static_cast<int>(threadIdx.x), chunk = thread % device::kChunksPerRow;
   const int team = thread / device::kChunksPerRow;
   const int splits = args.in.n_splits[piece.request];
-  const int teams = teams_of_row<C>(splits), here = kTeams / teams;  // rows of this CTA
+  const int log = log_teams<C>(splits), teams = 1 << log, here = kTeams >> log;  // rows of the CTA
   // The row that the team helps to add up, and the one that it finishes.
-  const int added = piece.index * here + team / teams, ended = piece.index * here + team;
+  const int added = piece.index * here + (team >> log), ended = piece.index * here + team;
   const bool ends = team < here && ended < rows;
   const int row = piece.request * rows + (ends ? ended : 0), token = row / heads;
   const int before = heads + 2 * args.num_kv_heads;
@@ -121,19 +146,21 @@ __device__ __forceinline__ void combine_piece(const Args& args, const device::De
     const int64_t at = device::row_start(token, before + heads, before + row - token * heads);
     gate = device::load_words2(args.qkv + at + chunk * 4);
   }
-  const int first = team % teams;
-  const TeamParts parts{first, teams, added < rows ? (splits - first + teams - 1) / teams : 0};
+  const int first = team & (teams - 1);
+  const TeamParts parts{first, teams, added < rows ? (splits - first + teams - 1) >> log : 0};
   const int from = piece.request * rows + added;
   device::RowPart all = args.in.bf16_partials ? sum_parts<true>(args.in, from, parts, chunk)
                                               : sum_parts<false>(args.in, from, parts, chunk);
   if (teams > 1) {
-    shared.o[team][chunk] = all.o;
-    if (chunk == 0) shared.stats[team] = all.stats;
+    all = sum_of_both_teams(all);
+    const int warp = team / 2;
+    if (team % 2 == 0) shared.o[warp][chunk] = all.o;
+    if (team % 2 == 0 && chunk == 0) shared.stats[warp] = all.stats;
     __syncthreads();
-    if (thread / 32 * 2 >= here) return;  // whole warps
-    const int at = device::smaller(team, here - 1) * teams;
-    all = device::merge_parts<kTeams>(
-        teams, chunk, [&](int i) { return shared.stats[at + i]; },
+    if (2 * warp >= here) return;  // whole warps
+    const int warps = teams / 2, at = device::smaller(team, here - 1) * warps;
+    all = device::merge_parts<kTeams / 2>(
+        warps, chunk, [&](int i) { return shared.stats[at + i]; },
         [&](int i) { return shared.o[at + i][chunk]; });
   }
   const float factor = device::output_factor(1.0F, all.stats.sum);
@@ -145,7 +172,7 @@ __device__ __forceinline__ void combine_piece(const Args& args, const device::De
 template <class C>
 __global__ void __launch_bounds__(kThreads, kCtasPerSm) combine(const __grid_constant__ Args args) {
   __shared__ device::DealtPiece piece;
-  __shared__ TeamRows shared;
+  __shared__ WarpParts shared;
   const int thread = static_cast<int>(threadIdx.x), ctas = static_cast<int>(gridDim.x);
   fetch_gates(args, static_cast<int>(blockIdx.x) * kThreads + thread, ctas * kThreads);
   device::wait_for_predecessor();
@@ -158,8 +185,9 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm) combine(const __grid_con
       device::deal_piece(
           place, args.batch,
           [&](int request) {
-            const int here = kTeams / teams_of_row<C>(args.in.n_splits[request]);
-            return device::ceil_div(rows, here);
+            if (request >= args.batch) return 0;
+            const int log_here = kLogTeams - log_teams<C>(args.in.n_splits[request]);
+            return (rows + (1 << log_here) - 1) >> log_here;
           },
           &piece);
     }

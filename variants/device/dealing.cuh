@@ -18,16 +18,24 @@ struct alignas(16) DealtPiece {
 
 #if defined(MUSE_DEVICE_CODE)
 
+/// Requests that a lane looks at together, in turns of 32 lanes: their numbers differ by 32.
+inline constexpr int kDealtTogether = 4;
+inline constexpr int kDealtInTurn = 32 * kDealtTogether;
+
 /// Piece number `place` of all requests' pieces, for one whole warp: lane l counts those of
-/// requests l, l + 32, ..., and lanes follow one another. count(request) > 0: pieces of it, asked
-/// twice. The lane that finds the piece writes it to `piece`, in shared memory.
+/// requests l, l + 32, ..., and lanes follow one another. count(request): pieces of it, at least 1,
+/// and 0 from `requests` on; asked twice. The lane that finds the piece writes it to `piece`, in
+/// shared memory. Written for few instructions: it runs once.
 template <class Count>
 __device__ __forceinline__ void deal_piece(int place, int requests, const Count& count,
                                            DealtPiece* piece) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   int own = 0;
-#pragma unroll 4
-  for (int request = lane; request < requests; request += 32) own += count(request);
+#pragma unroll 1
+  for (int first = lane; first < requests; first += kDealtInTurn) {
+#pragma unroll
+    for (int i = 0; i < kDealtTogether; ++i) own += count(first + 32 * i);
+  }
   int after = own;  // all before the next lane's
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) {
@@ -36,17 +44,26 @@ __device__ __forceinline__ void deal_piece(int place, int requests, const Count&
   }
   const int total = __shfl_sync(kWholeWarp, after, 31);
   int index = place - (after - own);
-  if (index >= 0 && index < own) {
-    int request = lane, pieces = count(lane);
-    while (index >= pieces) {
-      index -= pieces;
-      request += 32;
-      pieces = count(request);
+  if (lane == 0 && place >= total) *piece = {0, 0, 0, total};
+  if (index < 0 || index >= own) return;
+  int request = -1, pieces = 0;
+#pragma unroll 1
+  for (int first = lane; request < 0; first += kDealtInTurn) {
+    int of[kDealtTogether];
+#pragma unroll
+    for (int i = 0; i < kDealtTogether; ++i) of[i] = count(first + 32 * i);
+#pragma unroll
+    for (int i = 0; i < kDealtTogether; ++i) {
+      if (request >= 0) continue;
+      if (index < of[i]) {
+        request = first + 32 * i;
+        pieces = of[i];
+      } else {
+        index -= of[i];
+      }
     }
-    *piece = {request, index, pieces, total};
-  } else if (lane == 0 && place >= total) {
-    *piece = {0, 0, 0, total};
   }
+  *piece = {request, index, pieces, total};
 }
 
 #endif  // MUSE_DEVICE_CODE

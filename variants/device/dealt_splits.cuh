@@ -16,10 +16,11 @@ inline constexpr int64_t kMostDealtUnits = int64_t{1} << 30;
 #if defined(MUSE_DEVICE_CODE)
 
 /// How many pieces a request of `units` units makes, at so many units to a piece (`per_unit` is the
-/// reciprocal; 0: one piece). Exact up to 2^21 units and off by little beyond, but the same for all
-/// that ask: which is what counts.
+/// reciprocal; 0: one piece); none without units. Exact up to 2^21 units and off by little beyond,
+/// but the same for all that ask: which is what counts.
 __device__ __forceinline__ int dealt_pieces(int units, float per_unit, int capacity) {
-  return smaller(capacity, 1 + static_cast<int>((static_cast<float>(units) - 0.5F) * per_unit));
+  const float pieces = (static_cast<float>(units) - 0.5F) * per_unit;
+  return units == 0 ? 0 : smaller(capacity, 1 + static_cast<int>(pieces));
 }
 
 /// Split number piece.index of the piece.count that its request's keys are cut into: whole units of
@@ -52,8 +53,13 @@ class SplitDealer {
   static __device__ __forceinline__ void deal(int place, int ctas, int requests, const Units& units,
                                               Scratch& scratch, DealtPiece* piece) {
     const int thread = static_cast<int>(threadIdx.x);
-    for (int request = thread; request < requests; request += 32 * kWarps) {
-      scratch.units[request] = units(request);
+#pragma unroll 1
+    for (int first = thread; first < whole_turns(requests); first += 2 * 32 * kWarps) {
+      const int second = first + 32 * kWarps;  // both on their way at a time
+      const int of_first = first < requests ? units(first) : 0;
+      const int of_second = second < requests ? units(second) : 0;
+      scratch.units[first] = of_first;
+      if (second < whole_turns(requests)) scratch.units[second] = of_second;
     }
     __syncthreads();
     try_sizes(bounds(ctas, requests, scratch), requests, scratch);
@@ -74,6 +80,12 @@ class SplitDealer {
   static constexpr int kEach = kWarps < 16 ? (16 + kWarps - 1) / kWarps : 1;
   static constexpr int kSizes = kEach * kWarps;  // that are tried, at even distances
   static_assert(kSizes >= 16 && kSizes <= 32, "a lane reads what one takes");
+  static_assert(kMostDealtRequests % kDealtInTurn == 0, "requests are looked at in whole turns");
+
+  /// Units are kept for so many requests; those that do not exist have none.
+  static __device__ __forceinline__ int whole_turns(int requests) {
+    return ceil_div(requests, kDealtInTurn) * kDealtInTurn;
+  }
 
   struct Sizes {
     float smallest, step;
@@ -83,14 +95,22 @@ class SplitDealer {
     }
   };
 
+  /// body(units) of this lane's requests.
+  template <class Body>
+  static __device__ __forceinline__ void for_each(int requests, const Scratch& scratch,
+                                                  const Body& body) {
+#pragma unroll 1
+    for (int first = static_cast<int>(threadIdx.x) % 32; first < requests; first += kDealtInTurn) {
+#pragma unroll
+      for (int i = 0; i < kDealtTogether; ++i) body(scratch.units[first + 32 * i]);
+    }
+  }
+
   /// From what all CTAs have on average, which is too little unless it comes out even, to what
   /// suffices, as every request is rounded up by less than one piece.
   static __device__ __forceinline__ Sizes bounds(int ctas, int requests, const Scratch& scratch) {
     int own = 0;
-#pragma unroll 4
-    for (int request = static_cast<int>(threadIdx.x) % 32; request < requests; request += 32) {
-      own += scratch.units[request];
-    }
+    for_each(requests, scratch, [&](int units) { own += units; });
     const auto all = static_cast<float>(sum_of_warp(own));
     const float average = all * reciprocal_approx(static_cast<float>(ctas));
     const float enough = all * reciprocal_approx(static_cast<float>(larger(1, ctas - requests)));
@@ -107,12 +127,10 @@ class SplitDealer {
     int taken[kEach] = {};
 #pragma unroll
     for (int i = 0; i < kEach; ++i) per_unit[i] = reciprocal_approx(sizes.size(first + i));
-#pragma unroll 1
-    for (int request = lane; request < requests; request += 32) {
-      const int units = scratch.units[request];
+    for_each(requests, scratch, [&](int units) {
 #pragma unroll
       for (int i = 0; i < kEach; ++i) taken[i] += dealt_pieces(units, per_unit[i], kCapacity);
-    }
+    });
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       taken[i] = sum_of_warp(taken[i]);
