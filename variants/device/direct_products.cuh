@@ -82,6 +82,15 @@ class DirectQueries {
   Words4* place_ = nullptr;
 };
 
+/// For what is called with a tile to load in its place: none.
+struct NoRefill {
+  __device__ __forceinline__ void operator()(int /*tile*/) const {}
+};
+template <class Refill>
+inline constexpr bool kRefills = true;
+template <>
+inline constexpr bool kRefills<NoRefill> = false;
+
 /// Scores of a unit, of the dot product alone. Each piece of K makes room for what `refill(tile)`
 /// loads.
 template <class Shape, class Queries, class Refill>

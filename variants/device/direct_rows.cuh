@@ -138,7 +138,7 @@ class DirectWalk {
         if (loads(begin)) unit.k[tile] = loader_.keys(row, tile);
       }
       if (is_last(begin)) complete(unit, begin);
-      Scores scores = Products::multiply(rows, queries, unit, [](int) {});
+      Scores scores = Products::multiply(rows, queries, unit, NoRefill{});
       Products::template weigh<true>(rows, scores, keys, begin);
 #pragma unroll
       for (int step = 0; step < Shape::kTiles / kStepTiles; ++step) {
@@ -180,9 +180,9 @@ class DirectWalk {
   template <bool kLast>
   __device__ __forceinline__ void add_loaded(Rows& rows, const DirectQueries<Shape>& queries,
                                              const DirectKeys& keys, int begin, Unit& unit) {
-    Scores scores = Products::multiply(rows, queries, unit, [](int) {});
+    Scores scores = Products::multiply(rows, queries, unit, NoRefill{});
     Products::template weigh<kLast>(rows, scores, keys, begin);
-    Products::add_values(thread_anew(), rows, scores, unit, [](int) {});
+    Products::add_values(thread_anew(), rows, scores, unit, NoRefill{});
   }
 
   static constexpr int kDepth = Shape::kDepth;

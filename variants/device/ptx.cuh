@@ -151,6 +151,14 @@ __device__ __forceinline__ void mma_m16n8k16_f16(float (&acc)[4], const uint32_t
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+/// The transpose of an 8 x 8 matrix of 16-bit elements, spread over the warp: with g = lane / 4 and
+/// t = lane % 4 a lane gives (g, 2t) and (g, 2t + 1) and gets (2t, g) and (2t + 1, g).
+__device__ __forceinline__ uint32_t transpose_8x8_b16(uint32_t pair) {
+  uint32_t transposed;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
+  return transposed;
+}
+
 /// How a load treats the caches.
 enum class LoadHint {
   kDefault,

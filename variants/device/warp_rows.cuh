@@ -199,15 +199,22 @@ __device__ __forceinline__ void mark_nan(WarpRows<kRows>& rows, const unsigned c
   }
 }
 
+/// Where a chunk lies in its row: eight lanes that store rows of their quads, or load, together
+/// meet no bank twice.
+struct QuadRowOrder {
+  static __device__ __forceinline__ int chunk_at(int row, int chunk) {
+    return chunk ^ (chunk >> 3) ^ ((row & 1) << 1);
+  }
+};
+
 /// Shared memory in which warps leave their rows; warp w's row r is row w * kRows + r.
-template <int kRows, int kWarps>
+template <int kRows, int kWarps, class Order = QuadRowOrder>
 struct MergeArea {
   F32x4 o[kWarps * kRows][kChunksPerRow];  // chunks in the order of chunk_at()
   RowStats stats[kWarps * kRows];
 
-  /// Where a chunk lies in its row: eight lanes that store, or load, together meet no bank twice.
   static __device__ __forceinline__ int chunk_at(int row, int chunk) {
-    return chunk ^ (chunk >> 3) ^ ((row & 1) << 1);
+    return Order::chunk_at(row, chunk);
   }
 
   __device__ __forceinline__ void leave(int thread, const WarpRows<kRows>& rows) {

@@ -91,6 +91,28 @@ inline void mma_m16n8k16_f16(float (&acc)[4], const uint32_t (&a)[4], const uint
   simt::whole_warp<MmaOperand, multiply_m16n8k16_f16>("mma.m16n8k16", operand);
 }
 
+struct TransposeOperand {
+  uint32_t given, taken;
+};
+
+inline void transpose_m8n8_b16(TransposeOperand* const* lanes) {
+  for (unsigned lane = 0; lane < simt::kWarp; ++lane) {
+    const unsigned g = lane / 4, t = lane % 4;
+    uint32_t taken = 0;
+    for (unsigned i = 0; i < 2; ++i) {  // element (2t + i, g)
+      const uint32_t given = lanes[(2 * t + i) * 4 + g / 2]->given;
+      taken |= (given >> 16 * (g % 2) & 0xFFFFU) << 16 * i;
+    }
+    lanes[lane]->taken = taken;
+  }
+}
+
+inline uint32_t transpose_8x8_b16(uint32_t pair) {
+  TransposeOperand operand{pair, 0};
+  simt::whole_warp<TransposeOperand, transpose_m8n8_b16>("movmatrix.m8n8", operand);
+  return operand.taken;
+}
+
 inline Words4 load_shared_words4(const void* shared) { return load_words4(shared); }
 inline int thread_anew() { return static_cast<int>(threadIdx.x); }
 struct BlockIndex {
