@@ -48,7 +48,6 @@ struct DirectShape {
   static constexpr int kTiles = kTokens / kTileTokens;
   static constexpr int kStride = kWarps * kTokens;  // keys from a warp's unit to its next
   static constexpr int kRows = kDirectGroup * kHeads * kQueries;
-  static constexpr bool kAlternates = false;  // kv heads change places in every other tile
   static_assert(kTiles % 2 == 0 && kTokens <= 32, "steps of P * V take two tiles, a lane a page");
   using Rows = WarpRows<kRows>;
   using Area = MergeArea<kRows, kWarps>;
@@ -136,12 +135,9 @@ class DirectLoader {
     const auto entry = static_cast<uint32_t>(key(begin)) >> page_shift_;
     return __ldg(table_ + (first_entry_ + entry));
   }
-  /// Its flat row, or where kv heads alternate its first half row. 32 bits: no memory has 2^38
-  /// bytes.
+  /// Its flat row. 32 bits: no memory has 2^39 bytes.
   __device__ __forceinline__ uint32_t row(int page, int begin) const {
-    const uint32_t row =
-        (static_cast<uint32_t>(page) << page_shift_) + (key(begin) & ((1 << page_shift_) - 1));
-    return Shape::kAlternates ? row * 2 : row;
+    return (static_cast<uint32_t>(page) << page_shift_) + (key(begin) & ((1 << page_shift_) - 1));
   }
 
   __device__ __forceinline__ int end() const { return end_; }
@@ -186,8 +182,7 @@ class DirectLoader {
   }
   /// Of a row.
   static __device__ __forceinline__ int first_byte(int first_head) {
-    const int head = Shape::kAlternates ? 0 : lane() / 4 % Shape::kHeads;
-    return (first_head + head) * kHeadDim + lane() % 4 * 16;
+    return (first_head + lane() / 4 % Shape::kHeads) * kHeadDim + lane() % 4 * 16;
   }
   /// Token of the unit.
   static __device__ __forceinline__ int token_at(int tile) {
@@ -200,12 +195,11 @@ class DirectLoader {
     return token % Shape::kTileTokens * (32 / Shape::kTileTokens) + token / Shape::kTileTokens;
   }
   static __device__ __forceinline__ uint32_t of_tile(uint32_t row, int tile) {
-    const uint32_t of = __shfl_sync(kWholeWarp, row, tile, Shape::kTiles);
-    return Shape::kAlternates ? of ^ ((lane() / 4 + tile) % 2) : of;
+    return __shfl_sync(kWholeWarp, row, tile, Shape::kTiles);
   }
   static __device__ __forceinline__ Words4 load(const uint8_t* rows, uint32_t row) {
-    constexpr uint32_t kBytes = Shape::kAlternates ? kHeadDim : kDirectRowBytes;
-    return load_constant_words4<LoadHint::kNoAllocate>(rows + static_cast<uint64_t>(row) * kBytes);
+    return load_constant_words4<LoadHint::kNoAllocate>(rows + static_cast<uint64_t>(row) *
+                                                                  kDirectRowBytes);
   }
 
   const int32_t* table_;
