@@ -89,6 +89,11 @@ TEST(Emulator, MultipliesFragmentsOfAWarp) {
   }
 }
 
+TEST(Emulator, TransposesAMatrixOfAWarp) {
+  const std::vector<int> out = run(transpose_kernel(), 64, {{1}, {32}});
+  for (int i = 0; i < 64; ++i) EXPECT_EQ(out[i], i % 8 * 8 + i / 8) << i;
+}
+
 TEST(Emulator, CopiesLandLateInEvenBlocksAndAtOnceInOddOnes) {
   const LaunchShape shape{{2}, {1}, 32};
   const std::vector<int> all{1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8};

@@ -92,6 +92,14 @@ __global__ void multiply(const __grid_constant__ Args args) {
   }
 }
 
+/// Element (row, column) is 8 * row + column.
+__global__ void transpose(const __grid_constant__ Args args) {
+  const uint32_t first = threadIdx.x * 2;
+  const uint32_t pair = device::transpose_8x8_b16(first | (first + 1) << 16);
+  args.out[threadIdx.x * 2] = static_cast<int>(pair & 0xFFFFU);
+  args.out[threadIdx.x * 2 + 1] = static_cast<int>(pair >> 16);
+}
+
 /// Forgets to wait for the newer of two copies, where args.number is 1.
 __global__ void copy(const __grid_constant__ Args args) {
   auto* shared = reinterpret_cast<int*>(device::dynamic_shared());
@@ -189,6 +197,7 @@ MUSE_TEST_KERNEL(parts_at_barrier)
 MUSE_TEST_KERNEL(lacks_itself)
 MUSE_TEST_KERNEL(mma_in_half_a_warp)
 MUSE_TEST_KERNEL(multiply)
+MUSE_TEST_KERNEL(transpose)
 MUSE_TEST_KERNEL(copy)
 MUSE_TEST_KERNEL(write_shared)
 MUSE_TEST_KERNEL(misaligned)

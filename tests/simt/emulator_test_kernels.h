@@ -21,6 +21,7 @@ simt::Kernel parts_at_barrier_kernel();
 simt::Kernel lacks_itself_kernel();
 simt::Kernel mma_in_half_a_warp_kernel();
 simt::Kernel multiply_kernel();
+simt::Kernel transpose_kernel();
 simt::Kernel copy_kernel();
 simt::Kernel write_shared_kernel();
 simt::Kernel misaligned_kernel();

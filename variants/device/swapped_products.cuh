@@ -104,6 +104,16 @@ struct SwappedShape : DirectShape<C, kQueries> {
   using Products = SwappedProducts<SwappedShape>;
 };
 
+/// Shape: that of products whose operands are swapped, or not.
+template <class C, int kQueries, bool kSwapped>
+struct ChosenShape {
+  using Shape = DirectShape<C, kQueries>;
+};
+template <class C, int kQueries>
+struct ChosenShape<C, kQueries, true> {
+  using Shape = SwappedShape<C, kQueries>;
+};
+
 template <class Shape>
 struct SwappedProducts {
   using Rows = typename Shape::Rows;
