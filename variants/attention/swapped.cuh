@@ -24,7 +24,7 @@ struct Choices : C {
 /// CTAs on an SM: warps whose registers hold their rows and a unit on its way.
 template <class C>
 MUSE_HOST_DEVICE constexpr int ctas_per_sm(int queries) {
-  const int warps = queries == 1 ? 16 : 12;
+  const int warps = queries == 1 ? 16 : 8;
   return warps < C::warps ? 1 : warps / C::warps;
 }
 

@@ -164,7 +164,8 @@ struct SwappedProducts {
   }
 
   /// Scores become P, which is added to the rows' sums; exactly 0 for keys that a row does not
-  /// attend. kLast: see weigh_unit().
+  /// attend. kLast: see weigh_unit(); the first unit of a warp raises the maxima anyway, and the
+  /// last one is often the first: no vote, so that V is widened while maxima cross lanes.
   template <bool kLast>
   static __device__ __forceinline__ void weigh(Rows& rows, Scores& scores, const DirectKeys& keys,
                                                int begin) {
@@ -190,7 +191,7 @@ struct SwappedProducts {
         grows = grows || unit_max[r][e] > rows.max[r][e] + kRescaleAt;
       }
     }
-    if (__any_sync(kWholeWarp, grows)) rescale(rows, unit_max);
+    if (kLast || __any_sync(kWholeWarp, grows)) rescale(rows, unit_max);
 #pragma unroll
     for (int r = 0; r < Rows::kGroups; ++r) {
 #pragma unroll
