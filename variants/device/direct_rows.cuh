@@ -64,7 +64,6 @@ class DirectWalk {
     for (int i = 0; i < kDepth; ++i) first_pages_[i] = loader_.page(first_ + i * Shape::kStride);
     page_ = loader_.page(first_ + kDepth * Shape::kStride);
   }
-
   /// Starts to load the first units' keys before `end`, once their pages are there.
   __device__ __forceinline__ void load_old(int end) {
 #pragma unroll
@@ -201,16 +200,16 @@ class DirectWalk {
 /// the loop, which has use for every register.
 template <class Rows>
 __device__ __forceinline__ bool hold_nan(const Rows& rows) {
-  bool nan = false;
+  float sum[4] = {};  // NaN where one of its terms is; where infinities meet it is one for nothing
 #pragma unroll
   for (int m = 0; m < Rows::kTiles; ++m) {
 #pragma unroll
     for (int i = 0; i < kColumns * 2 * Rows::kHalves; ++i) {
-      const float o = rows.o[m][i / (2 * Rows::kHalves)].value[i % (2 * Rows::kHalves)];
-      nan = nan || o != o;
+      sum[i % 4] += rows.o[m][i / (2 * Rows::kHalves)].value[i % (2 * Rows::kHalves)];
     }
   }
-  return __any_sync(kWholeWarp, nan) != 0;
+  const float all = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+  return __any_sync(kWholeWarp, all != all) != 0;
 }
 
 /// Queries of rows from Q8.

@@ -144,12 +144,18 @@ class Epilogue {
   /// Of a CTA that is not: whoever arrives also waits, and nothing lands once it has ended.
   static __device__ __forceinline__ void leave() {
     wait_copies<0>();
+    meet();
+  }
+
+  /// Waits until the peers of begin() are there, in the shadow of whatever else is waited for; then
+  /// finish<true>() need not.
+  static __device__ __forceinline__ void meet() {
     if constexpr (kCluster > 1) wait_for_cluster();
   }
 
   /// merged(row, chunk) -> RowPart: what this CTA has of dims 4*chunk..4*chunk+3, not normalised;
   /// whole warps call it, 16 lanes to a row; not in a CTA without keys. shared: epilogue_bytes().
-  template <class Merged>
+  template <bool kMet = false, class Merged>
   static __device__ __forceinline__ void finish(const AttentionArgs& args, unsigned char* shared,
                                                 const Merged& merged) {
     wait_copies<0>();
@@ -159,7 +165,7 @@ class Epilogue {
     if constexpr (kCluster == 1) {
       hand_out(args, rows, shared, merged);
     } else {
-      wait_for_cluster();  // of begin(): the peers are there
+      if constexpr (!kMet) meet();
       send(rows, shared, merged);
       // Then nobody will write to this CTA again. Warps without rows need not know.
       if (thread() / 32 * 2 < slots(rows)) wait_for_mail(mailbox(rows, shared));

@@ -15,49 +15,9 @@
 
 namespace muse::device {
 
-/// Sixteen dims of a row, bf16 as loaded: 16t..16t+15.
-struct LaneRow {
-  Words4 half[2];
-};
-/// Cosines and sines of the same dims.
-struct LaneRotation {
-  Rotation half[2];
-};
-
-// Loads stay where they are written: what comes first in a chain of loads is to be under way first.
-__device__ __forceinline__ Words4 load_step_input(const void* address) {
-  return load_constant_words4<LoadHint::kDefault>(address);
-}
-
-__device__ __forceinline__ LaneRow load_lane_row(const uint16_t* row) {
-  const uint16_t* dims = row + static_cast<int>(threadIdx.x) % 4 * (2 * kSlice);
-  return {{load_step_input(dims), load_step_input(dims + kSlice)}};
-}
-
 __device__ __forceinline__ int64_t load_position(const PrepareArgs& args, int token) {
   const Words2 words = load_constant_words2(args.positions + token);
   return static_cast<int64_t>(words.word[0] | static_cast<uint64_t>(words.word[1]) << 32);
-}
-
-/// Of a token's position; nothing is read without RoPE.
-__device__ __forceinline__ LaneRotation load_lane_rotation(const PrepareArgs& args,
-                                                           int64_t position) {
-  LaneRotation rotation{};
-  if (args.cos_sin != nullptr) {
-    const float* cosines =
-        args.cos_sin + position * kHeadDim + static_cast<int>(threadIdx.x) % 4 * kSlice;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const Words4 c = load_step_input(cosines + h * (kSlice / 2));
-      const Words4 s = load_step_input(cosines + kHeadDim / 2 + h * (kSlice / 2));
-#pragma unroll
-      for (int i = 0; i < kSlice / 2; ++i) {
-        rotation.half[h].cosine[i] = f32_from_bits(c.word[i]);
-        rotation.half[h].sine[i] = f32_from_bits(s.word[i]);
-      }
-    }
-  }
-  return rotation;
 }
 
 /// Head `head` of a token in qkv, q, k, v and gate heads counted through.
@@ -69,11 +29,12 @@ struct LaneSlices {
   Slice half[2];
 };
 
-/// Norm and RoPE of the rows that the warp's quads hold. Every lane of the warp calls it.
+/// Norm and RoPE of dims 16t..16t+15 of a row for each quad. Every lane of the warp calls it.
 __device__ __forceinline__ LaneSlices normed_and_rotated(const PrepareArgs& args,
-                                                         const LaneRow& row,
-                                                         const LaneRotation& rotation) {
-  LaneSlices x{{unpack_bf16(row.half[0]), unpack_bf16(row.half[1])}};
+                                                         const uint16_t* row,
+                                                         const float* cos_sin) {
+  const int t = static_cast<int>(threadIdx.x) % 4;
+  LaneSlices x{{load_bf16(row + t * 2 * kSlice), load_bf16(row + t * 2 * kSlice + kSlice)}};
   float sum[2] = {};
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -87,7 +48,9 @@ __device__ __forceinline__ LaneSlices normed_and_rotated(const PrepareArgs& args
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     x.half[h] = scaled(x.half[h], r);
-    if (args.cos_sin != nullptr) x.half[h] = rotated(x.half[h], rotation.half[h]);
+    if (args.cos_sin != nullptr) {
+      x.half[h] = rotated(x.half[h], load_rotation(cos_sin, 2 * t + h));
+    }
   }
   return x;
 }
@@ -98,9 +61,9 @@ __device__ __forceinline__ Words4 quantised(const LaneSlices& x) {
 }
 
 /// K8 of the lane's sixteen dims of one row.
-__device__ __forceinline__ Words4 key_codes(const PrepareArgs& args, const LaneRow& row,
-                                            const LaneRotation& rotation, float k_scale) {
-  LaneSlices x = normed_and_rotated(args, row, rotation);
+__device__ __forceinline__ Words4 key_codes(const PrepareArgs& args, const uint16_t* row,
+                                            const float* cos_sin, float k_scale) {
+  LaneSlices x = normed_and_rotated(args, row, cos_sin);
   if (args.scaled) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) x.half[h] = divided(x.half[h], k_scale);
@@ -115,12 +78,14 @@ __device__ __forceinline__ Words2 value_codes(const PrepareArgs& args, const Wor
   return quantised(args.scaled ? divided(x, v_scale) : x);
 }
 
-/// A new token as loaded: K of kv head g % kHeads, V of all, counted from the CTA's first one.
+/// What a new token is made of, in shared memory, so that no registers wait for it: K and then V of
+/// the CTA's kv heads, bf16; the row of cos_sin of its position; its flat cache row.
 template <int kHeads>
-struct OwnInputs {
-  LaneRow key;
-  Words4 value[kHeads];
-  int64_t slot;  // flat cache row
+struct alignas(16) OwnStage {
+  uint16_t row[2 * kHeads][kHeadDim];
+  float cos_sin[kHeadDim];
+  int64_t slot;
+  float k_scale, v_scale;
 };
 /// Its codes.
 template <int kHeads>
@@ -129,37 +94,46 @@ struct OwnCodes {
   Words2 value[kHeads];
 };
 
+/// Starts to copy it there. The whole warp calls it; nothing is read of cos_sin without RoPE.
 template <int kHeads>
-__device__ __forceinline__ OwnInputs<kHeads> load_own(const PrepareArgs& args, int token,
-                                                      int first_head) {
+__device__ __forceinline__ void copy_own(const PrepareArgs& args, int token, int64_t position,
+                                         int first_head, OwnStage<kHeads>& stage) {
+  constexpr int kPieces = kHeadDim / kSlice;  // of 16 bytes, in a row
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int key_head = args.num_q_heads + first_head;
-  const int value_head = key_head + args.num_kv_heads;
-  OwnInputs<kHeads> own;
-  own.key = load_lane_row(qkv_row(args, token, key_head + lane / 4 % kHeads));
-#pragma unroll
-  for (int h = 0; h < kHeads; ++h) {
-    own.value[h] = load_step_input(qkv_row(args, token, value_head + h) + lane / 4 * kSlice);
+  if (lane < 2 * kHeads * kPieces) {
+    const int row = lane / kPieces, dim = lane % kPieces * kSlice;
+    const int first = args.num_q_heads + (row < kHeads ? 0 : args.num_kv_heads) + first_head;
+    copy_async_16(stage.row[row] + dim, qkv_row(args, token, first + row % kHeads) + dim, true);
   }
-  own.slot = __ldg(args.cache_loc + token);
-  return own;
+  constexpr int kFloats = 4;
+  if (args.cos_sin != nullptr && lane < kHeadDim / kFloats) {
+    copy_async_16(stage.cos_sin + lane * kFloats,
+                  args.cos_sin + position * kHeadDim + lane * kFloats, true);
+  }
+  if (lane < 2) {
+    copy_async_4(reinterpret_cast<int32_t*>(&stage.slot) + lane,
+                 reinterpret_cast<const int32_t*>(args.cache_loc + token) + lane);
+  }
+  if (lane == 2) copy_async_4(&stage.k_scale, args.k_scale);
+  if (lane == 3) copy_async_4(&stage.v_scale, args.v_scale);
 }
 
-/// Quantises it and stores it to the cache, each byte once. Every lane of the warp calls it.
+/// Once the copies are there: quantises the token and stores it to the cache, each byte once. Every
+/// lane of the warp calls it.
 template <int kHeads>
 __device__ __forceinline__ OwnCodes<kHeads> store_own(const PrepareArgs& args,
-                                                      const OwnInputs<kHeads>& own, int first_head,
-                                                      const LaneRotation& rotation, float k_scale,
-                                                      float v_scale) {
+                                                      const OwnStage<kHeads>& stage,
+                                                      int first_head) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int g = lane / 4, t = lane % 4;
-  const int64_t row = row_start(own.slot, args.num_kv_heads, first_head);
+  const int64_t row = row_start(stage.slot, args.num_kv_heads, first_head);
   OwnCodes<kHeads> codes;
-  codes.key = key_codes(args, own.key, rotation, k_scale);
+  codes.key = key_codes(args, stage.row[g % kHeads], stage.cos_sin, stage.k_scale);
   if (g < kHeads) store_words4(args.k_cache + row + g * kHeadDim + t * 16, codes.key);
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
-    codes.value[h] = value_codes(args, own.value[h], v_scale);
+    codes.value[h] =
+        value_codes(args, load_words4(stage.row[kHeads + h] + g * kSlice), stage.v_scale);
     if (t == 0) store_words2(args.v_cache + row + h * kHeadDim + g * 8, codes.value[h]);
   }
   return codes;

@@ -52,33 +52,39 @@ __device__ __forceinline__ float sum_of_lanes(float value) {
 /// `count` parts of a row's dims 4*chunk..4*chunk+3 as one, of kMost at most: stats(i) -> RowStats,
 /// o(i) -> F32x4, each added in an order that depends on kMost alone. Whole warps call it, 16 lanes
 /// to a row, of which each weighs every 16th part. `count`: at least 1, the same in the warp.
-/// Written for few instructions: it runs once, and they come from memory too.
+/// Written for a short way through: it runs once, at the end of everything. So all lanes read all
+/// maxima and sums, rather than pass them on.
 template <int kMost, class Stats, class Chunk>
 __device__ __forceinline__ RowPart merge_parts(int count, int chunk, const Stats& stats,
                                                const Chunk& o) {
   // Parts whose loads overlap, a power of two; each round takes as many.
   constexpr int kRound = kMost > 8 ? 16 : kMost > 4 ? 8 : kMost > 2 ? 4 : 2;
   static_assert(kRound <= kChunksPerRow, "a lane weighs one part of a round");
-  RowPart all{{}, {kNoMaximum, 0.0F}};
+  constexpr RowStats kNone{kNoMaximum, 0.0F};
+  RowPart all{{}, kNone};
 #pragma unroll 1
   for (int first = 0; first < kMost && first < count; first += kRound) {
     const int weighed = first + chunk % kRound;
-    RowStats mine{kNoMaximum, 0.0F};
-    if (weighed < count) mine = stats(weighed);
+    const RowStats mine = weighed < count ? stats(weighed) : kNone;
+    RowStats each[kRound];
     F32x4 part[kRound] = {};  // under way while the weights are found
+#pragma unroll
+    for (int j = 0; j < kRound; ++j) each[j] = first + j < count ? stats(first + j) : kNone;
 #pragma unroll
     for (int j = 0; j < kRound; ++j) {
       if (first + j < count) part[j] = o(first + j);
     }
-    const float max = fmaxf(all.stats.max, max_of_lanes<kRound>(mine.max));
+    float max = all.stats.max;
+#pragma unroll
+    for (int j = 0; j < kRound; ++j) max = fmaxf(max, each[j].max);
     const float weight = exp2_approx(mine.max - max), before = exp2_approx(all.stats.max - max);
-    const float sum = sum_of_lanes<kRound>(weight * mine.sum);
-    all.stats = {max, all.stats.sum * before + sum};
+    all.stats = {max, all.stats.sum * before};
 #pragma unroll
     for (int d = 0; d < 4; ++d) all.o.value[d] *= before;
 #pragma unroll
     for (int j = 0; j < kRound; ++j) {
       const float w = __shfl_sync(kWholeWarp, weight, j, kChunksPerRow);
+      all.stats.sum += w * each[j].sum;
 #pragma unroll
       for (int d = 0; d < 4; ++d) all.o.value[d] += w * part[j].value[d];
     }

@@ -139,19 +139,21 @@ struct Rotation {
   float cosine[kSlice / 2], sine[kSlice / 2];
 };
 
-/// cos_sin: the position's row, f32 [D], cosines of the pairs in the first half, sines in the
-/// second.
-__device__ __forceinline__ Rotation load_rotation(const float* cos_sin, int lane) {
-  constexpr int kPairs = kSlice / 2;
-  const Words4 cosines = load_words4(cos_sin + lane * kPairs);
-  const Words4 sines = load_words4(cos_sin + kHeadDim / 2 + lane * kPairs);
+__device__ __forceinline__ Rotation as_rotation(const Words4& cosines, const Words4& sines) {
   Rotation rotation;
 #pragma unroll
-  for (int i = 0; i < kPairs; ++i) {
+  for (int i = 0; i < kSlice / 2; ++i) {
     rotation.cosine[i] = f32_from_bits(cosines.word[i]);
     rotation.sine[i] = f32_from_bits(sines.word[i]);
   }
   return rotation;
+}
+
+/// cos_sin: the position's row, f32 [D], cosines of the pairs in the first half, sines in the
+/// second.
+__device__ __forceinline__ Rotation load_rotation(const float* cos_sin, int lane) {
+  const float* cosines = cos_sin + lane * (kSlice / 2);
+  return as_rotation(load_words4(cosines), load_words4(cosines + kHeadDim / 2));
 }
 
 /// RoPE on interleaved pairs (2j, 2j+1), rounded to bf16.

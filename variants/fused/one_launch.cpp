@@ -54,10 +54,9 @@ std::vector<Tunable> tunables() {
   std::vector<Tunable> all = {
       {.name = "depth", .values = {1, 2}, .default_value = 1},
       {.name = "warps", .values = {4, 8, 12, 16}, .default_value = 8},
-      {.name = "warps_per_sm", .values = {12, 16}, .default_value = 16},
+      {.name = "warps_per_sm", .values = {8, 12, 16}, .default_value = 16},
       {.name = "heads_per_cta", .values = {1, 2}, .default_value = 2},
       {.name = "splits", .values = {1, 2, 3, 4, 8, 12, 16, 32, 48, 64}, .default_value = 16},
-      {.name = "prefetch_pages", .values = {0, 1}, .default_value = 1},
       {.name = "partial_bf16", .values = {0, 1}, .default_value = 0}};
   for (Tunable& tunable : device::epilogue_tunables({1, 8, 16})) {
     if (tunable.name == "cluster") tunable.default_value = 16;
@@ -70,14 +69,16 @@ std::vector<Tunable> tunables() {
 std::vector<Constraint> constraints() {
   std::vector<Constraint> all = {
       {.expr = "warps_per_sm % warps == 0", .reason = "whole CTAs fill an SM"},
-      {.expr = "depth == 1 || (warps_per_sm == 12 && cluster == 1)",
-       .reason = "12 warps of an SM have registers for two units each, for long walks"},
-      {.expr = "splits % 3 != 0 || (warps == 4 && depth == 2)",
+      {.expr = "warps_per_sm >= 12 || depth == 2 || (heads_per_cta == 1 && warps == 8)",
+       .reason = "8 warps of an SM where more registers are of use"},
+      {.expr = "warps_per_sm <= 12 || (depth == 1 && heads_per_cta == 2)",
+       .reason = "at 128 registers two units, or half rows, leave words in memory"},
+      {.expr = "depth == 1 || cluster == 1 || warps <= 8",
+       .reason = "a cluster of CTAs that fill an SM each finds no room"},
+      {.expr = "splits % 3 != 0 || (warps == 4 && depth == 2 && cluster == 1)",
        .reason = "three CTAs fill an SM where 12 warps do"},
       {.expr = "heads_per_cta == 2 || splits >= 8",
        .reason = "half rows are read for want of CTAs"},
-      {.expr = "prefetch_pages == 1 || (heads_per_cta == 2 && depth == 1 && gate == 1)",
-       .reason = "it costs an instruction: tried without where nothing else is tried"},
       {.expr = "ticket == 0 || cluster == 1 || splits >= 32",
        .reason = "a cluster and a ticket too: where a cluster alone cannot take all splits"},
       {.expr = "gate == 1 || ticket == 0",

@@ -21,8 +21,10 @@ struct Args {
 /// Shared memory of a CTA: the rows of its warps; the epilogue's; Q8 of its rows; K8 and V8
 /// of own tokens.
 MUSE_HOST_DEVICE constexpr int query_bytes(int rows) { return rows * device::kHeadDim; }
+/// Of each own token its codes, and what they are made of.
 MUSE_HOST_DEVICE constexpr int own_bytes(int tokens, int heads_per_cta) {
-  return tokens * heads_per_cta * 2 * device::kHeadDim;
+  constexpr int kRow = device::kHeadDim, kBf16Row = kRow * 2, kCosSin = kRow * 4, kOthers = 16;
+  return tokens * (heads_per_cta * 2 * (kRow + kBf16Row) + kCosSin + kOthers);
 }
 
 #if defined(MUSE_DEVICE_CODE)
@@ -63,6 +65,16 @@ class OwnTokens {
   /// first: key of the request's first own token. codes: own_bytes() of shared memory.
   __device__ __forceinline__ OwnTokens(int first, unsigned char* codes)
       : first_(first), codes_(codes) {}
+
+  using Stage = device::OwnStage<Shape::kHeads>;
+  static_assert(own_bytes(1, Shape::kHeads) ==
+                Shape::kHeads * 2 * device::kHeadDim + static_cast<int>(sizeof(Stage)));
+
+  /// What token i's codes are made of: behind all codes.
+  __device__ __forceinline__ Stage& stage(int i) const {
+    constexpr int kCodes = Shape::kQueries * Shape::kHeads * 2 * device::kHeadDim;
+    return reinterpret_cast<Stage*>(codes_ + kCodes)[i];
+  }
 
   /// Whether this warp has that token's key; it then stores it. keys: the CTA's.
   __device__ __forceinline__ bool owns(device::KeyRange keys, int i) const {
@@ -126,15 +138,20 @@ __device__ __forceinline__ void take_queries(const unsigned char* q8, typename S
 }
 
 /// Queries that the CTA's warps share out, four rows at a time with eight lanes to a row, and pass
-/// on through shared memory: one barrier, in the shadow of the loads of keys.
+/// on through shared memory. What they are made of is copied there as well, each lane its own: a
+/// wait for loads into registers would be one for the keys, too, which come after them.
 template <class Shape>
 struct CtaQueries {
+  static constexpr int kThreads = Shape::kWarps * 32;
   static constexpr int kPass = Shape::kWarps * device::kWarpRows;
   static constexpr int kPasses = (Shape::kRows + kPass - 1) / kPass;
+  static_assert(kPasses * 3 * kThreads * sizeof(device::Words4) <= sizeof(typename Shape::Area),
+                "they lie where the warps' rows come later");
 
-  device::Words4 row[kPasses];
-  device::Rotation turn[kPasses] = {};
-  device::LaneRotation rotation[Shape::kQueries] = {};  // of owned tokens
+  device::Words4* stage;  // of this lane: row, cosines and sines of each pass
+
+  __device__ __forceinline__ explicit CtaQueries(typename Shape::Area& area)
+      : stage(reinterpret_cast<device::Words4*>(&area) + threadIdx.x) {}
 
   static __device__ __forceinline__ int row_of(int pass) {
     return pass * kPass + static_cast<int>(threadIdx.x) / device::kRowLanes;
@@ -142,43 +159,48 @@ struct CtaQueries {
   static __device__ __forceinline__ int first_dim() {
     return static_cast<int>(threadIdx.x) % device::kRowLanes * device::kSlice;
   }
-  /// Whole warps have rows or have none; those load what others do.
+  /// Whole warps have rows or have none.
   static __device__ __forceinline__ bool exists(int pass) { return row_of(pass) < Shape::kRows; }
+  __device__ __forceinline__ device::Words4* piece(int pass, int i) const {
+    return stage + (pass * 3 + i) * kThreads;
+  }
 
-  __device__ __forceinline__ void load(const device::PrepareArgs& args,
-                                       const device::CtaRows& cta) {
-#pragma unroll
-    for (int i = 0; i < kPasses; ++i) {
-      const QueryPlace at = query_place<Shape>(cta, row_of(i) % Shape::kRows);
-      row[i] = device::load_step_input(device::qkv_row(args, at.token, at.head) + first_dim());
-    }
-  }
-  __device__ __forceinline__ void load_rotations(const device::PrepareArgs& args,
-                                                 const int64_t (&position)[Shape::kQueries],
-                                                 const bool (&owned)[Shape::kQueries]) {
-    if (args.cos_sin != nullptr) {
-#pragma unroll
-      for (int i = 0; i < kPasses; ++i) {
-        const bool second = row_of(i) % Shape::kRows >= device::kDirectGroup * Shape::kHeads;
-        const int64_t at = second ? position[Shape::kQueries - 1] : position[0];
-        turn[i] = device::load_rotation(args.cos_sin + at * device::kHeadDim,
-                                        first_dim() / device::kSlice);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < Shape::kQueries; ++i) {
-      if (owned[i]) rotation[i] = device::load_lane_rotation(args, position[i]);
-    }
-  }
-  __device__ __forceinline__ void set(const device::PrepareArgs& args, const device::CtaRows& cta,
-                                      bool tap, unsigned char* q8,
-                                      typename Shape::Rows& rows) const {
+  __device__ __forceinline__ void copy_rows(const device::PrepareArgs& args,
+                                            const device::CtaRows& cta) const {
 #pragma unroll
     for (int i = 0; i < kPasses; ++i) {
       if (!exists(i)) continue;
-      device::Slice x = device::unpack_bf16(row[i]);
+      const QueryPlace at = query_place<Shape>(cta, row_of(i));
+      device::copy_async_16(piece(i, 0), device::qkv_row(args, at.token, at.head) + first_dim(),
+                            true);
+    }
+  }
+  __device__ __forceinline__ void copy_rotations(const device::PrepareArgs& args,
+                                                 const int64_t (&position)[Shape::kQueries]) const {
+    if (args.cos_sin == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < kPasses; ++i) {
+      if (!exists(i)) continue;
+      const bool second = row_of(i) >= device::kDirectGroup * Shape::kHeads;
+      const int64_t at = second ? position[Shape::kQueries - 1] : position[0];
+      const float* cosines = args.cos_sin + at * device::kHeadDim + first_dim() / 2;
+      device::copy_async_16(piece(i, 1), cosines, true);
+      device::copy_async_16(piece(i, 2), cosines + device::kHeadDim / 2, true);
+    }
+  }
+  /// Waits for all copies of this thread.
+  __device__ __forceinline__ void set(const device::PrepareArgs& args, const device::CtaRows& cta,
+                                      bool tap, unsigned char* q8,
+                                      typename Shape::Rows& rows) const {
+    device::wait_copies<0>();
+#pragma unroll
+    for (int i = 0; i < kPasses; ++i) {
+      if (!exists(i)) continue;
+      device::Slice x = device::unpack_bf16(*piece(i, 0));
       x = device::scaled(x, device::reciprocal_rms(x));
-      if (args.cos_sin != nullptr) x = device::rotated(x, turn[i]);
+      if (args.cos_sin != nullptr) {
+        x = device::rotated(x, device::as_rotation(*piece(i, 1), *piece(i, 2)));
+      }
       const device::Words2 codes = device::quantised(x);
       device::store_words2(q8 + row_of(i) * device::kHeadDim + first_dim(), codes);
       if (tap) {
@@ -188,25 +210,6 @@ struct CtaQueries {
     }
     __syncthreads();  // all rows are there; nothing else is ever written in their place
     take_queries<Shape>(q8, rows);
-  }
-};
-
-/// What is loaded before anything else is known.
-template <class C, class Shape>
-struct StepInputs {
-  int64_t position[Shape::kQueries];
-  CtaQueries<Shape> queries;
-  float k_scale, v_scale;
-
-  __device__ __forceinline__ void load(const device::PrepareArgs& args,
-                                       const device::CtaRows& cta) {
-#pragma unroll
-    for (int i = 0; i < Shape::kQueries; ++i) {
-      position[i] = device::load_position(args, cta.request * Shape::kQueries + i);
-    }
-    queries.load(args, cta);
-    k_scale = __ldg(args.k_scale);
-    v_scale = __ldg(args.v_scale);
   }
 };
 
@@ -252,34 +255,34 @@ __device__ __noinline__ void leave_nan(const device::AttentionArgs& args) {
 /// The CTA's keys, up to where its warps have left their rows in the merge area.
 template <class C, class Shape>
 __device__ __forceinline__ void attend_keys(const Args& block, const device::AttentionArgs& args,
-                                            const Place& at, StepInputs<C, Shape>& inputs) {
+                                            const Place& at,
+                                            const int64_t (&position)[Shape::kQueries],
+                                            device::DirectWalk<Shape>& walk) {
+  using Epilogue = device::Epilogue<C>;
   constexpr int kQueries = Shape::kQueries;
   const int loadable = at.cache_seqlen - kQueries;
-  device::DirectWalk<Shape> walk(args, at.cta.request, at.cta.first_head, at.keys, loadable);
-  walk.look_up();
   const OwnTokens<Shape> own(loadable, Regions<C, Shape>::own());
   bool owned[kQueries];
-  device::OwnInputs<Shape::kHeads> own_inputs[kQueries] = {};
 #pragma unroll
   for (int i = 0; i < kQueries; ++i) {
     owned[i] = own.owns(at.keys, i);
     if (!owned[i]) continue;
-    own_inputs[i] = device::load_own<Shape::kHeads>(block.prepare, at.cta.request * kQueries + i,
-                                                    at.cta.first_head);
+    const int token = at.cta.request * kQueries + i;
+    device::copy_own(block.prepare, token, position[i], at.cta.first_head, own.stage(i));
   }
-  inputs.queries.load_rotations(block.prepare, inputs.position, owned);
+  device::commit_copies();
   walk.load_old(loadable);
 
   auto rows = Shape::Products::empty();
   const bool tap = block.prepare.q8 != nullptr && at.cta.split == 0;
-  inputs.queries.set(block.prepare, at.cta, tap, Regions<C, Shape>::q8(), rows);
+  CtaQueries<Shape>(Regions<C, Shape>::merge())
+      .set(block.prepare, at.cta, tap, Regions<C, Shape>::q8(), rows);
 #pragma unroll
   for (int i = 0; i < kQueries; ++i) {
     if (!owned[i]) continue;
-    own.put(i, device::store_own<Shape::kHeads>(block.prepare, own_inputs[i], at.cta.first_head,
-                                                inputs.queries.rotation[i], inputs.k_scale,
-                                                inputs.v_scale));
+    own.put(i, device::store_own(block.prepare, own.stage(i), at.cta.first_head));
   }
+  Epilogue::meet();
   auto& area = Regions<C, Shape>::merge();
   walk.attend(rows, device::direct_keys(args, at.cache_seqlen, at.keys), area, own);
   area.leave(device::thread_anew(), rows);
@@ -314,27 +317,39 @@ __device__ __forceinline__ void step(const Args& block) {
   device::allow_successor();
   Place at;
   at.cache_seqlen = __ldg(args.cache_seqlens + blockIdx.z);
-  if constexpr (C::prefetch_pages != 0) prefetch_pages(args);
   at.cta = device::cta_rows<C>(args, 0);
-  StepInputs<C, Shape> inputs;
-  inputs.load(block.prepare, at.cta);
-  Epilogue::begin(args, at.cta, Regions<C, Shape>::epilogue());
+  prefetch_pages(args);
+  int64_t position[kQueries];
+#pragma unroll
+  for (int i = 0; i < kQueries; ++i) {
+    position[i] = device::load_position(block.prepare, at.cta.request * kQueries + i);
+  }
+  const CtaQueries<Shape> queries(Regions<C, Shape>::merge());
+  queries.copy_rows(block.prepare, at.cta);
+  queries.copy_rotations(block.prepare, position);
 
   const device::KeyRange all = device::request_keys(args, at.cache_seqlen);
   at.cta.splits = device::direct_splits<Shape>(all, C::splits);
+  at.keys = device::direct_split<Shape, C::splits>(all, at.cta.splits, at.cta.split);
+  device::DirectWalk<Shape> walk(args, at.cta.request, at.cta.first_head, at.keys,
+                                 at.cache_seqlen - kQueries);
+  walk.look_up();
+  unsigned char* const epilogue = Regions<C, Shape>::epilogue();
+  Epilogue::begin(args, at.cta, epilogue);
   if (!Epilogue::needed(at.cta)) {
     Epilogue::leave();
     return;
   }
-  Epilogue::keep(at.cta, Regions<C, Shape>::epilogue());
+  Epilogue::keep(at.cta, epilogue);
   if (at.cta.has_keys()) {
-    at.keys = device::direct_split<Shape, C::splits>(all, at.cta.splits, at.cta.split);
-    attend_keys<C, Shape>(block, args, at, inputs);
+    attend_keys<C, Shape>(block, args, at, position, walk);
+  } else {
+    Epilogue::meet();
   }
   const auto merged = [](int row, int chunk) {
     return Regions<C, Shape>::merge().merged(Shape::row_of(row), Shape::kRows, C::warps, chunk);
   };
-  Epilogue::finish(args, Regions<C, Shape>::epilogue(), merged);
+  Epilogue::template finish<true>(args, epilogue, merged);
 }
 
 /// CTAs on an SM by the registers that a thread may have. Below CC 9.0 they do not suffice for 16
