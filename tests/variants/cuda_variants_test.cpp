@@ -164,8 +164,34 @@ TEST(CudaVariants, AttentionSpansWhatItsEpilogueMerges) {
             "cluster 16: compute capability 8.9 has none");
 }
 
+TEST(CudaVariants, DealSplitsToAsManyCtasAsTheChipHolds) {
+  const Variant& dealt = variant("attention/register_dealt");
+  const auto ctas = [&](int64_t batch, int64_t q_len, int64_t waves) {
+    Configuration c = default_configuration(dealt);
+    c["waves"] = waves;
+    const Problem problem{.batch = batch, .q_len = q_len, .max_context = 4096};
+    EXPECT_EQ(dealt.supports(problem, c, gpu()).reason, "");
+    return dealt.geometry(problem, c, gpu()).launches[0].grid.x;
+  };
+  EXPECT_EQ(ctas(128, 1, 1), 396);  // 132 SMs hold three CTAs of four warps each
+  EXPECT_EQ(ctas(128, 1, 2), 792);
+  EXPECT_EQ(ctas(128, 2, 1), 264);    // two where rows of two tokens take their registers
+  EXPECT_EQ(ctas(1, 1, 1), 128);      // no more than splits
+  EXPECT_EQ(ctas(1000, 1, 1), 1000);  // no fewer than requests
+
+  const auto refusal = [&](const Problem& problem) {
+    return dealt.supports(problem, default_configuration(dealt), gpu()).reason;
+  };
+  EXPECT_EQ(refusal({.batch = 1025, .max_context = 4096}),
+            "batch 1025: every CTA looks at the lengths of 1024 at most");
+  EXPECT_EQ(refusal({.batch = 1000, .max_context = int64_t{1} << 28}),
+            "batch 1000 and max_context 268435456: more units of 16 keys than 1073741824");
+  EXPECT_EQ(refusal({.batch = 1000, .window = 2048, .max_context = int64_t{1} << 28}), "");
+  EXPECT_FALSE(dealt.declared.batch_invariant);
+}
+
 TEST(CudaVariants, CombineUpTo256Splits) {
-  for (const char* name : {"combine/separate", "combine/gated"}) {
+  for (const char* name : {"combine/separate", "combine/gated", "combine/dealt"}) {
     const auto reason = [&](const Handoff& handoff) {
       const Variant& v = variant(name);
       return v.consumes(serving(), default_configuration(v), handoff).reason;

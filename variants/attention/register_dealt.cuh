@@ -48,6 +48,9 @@ struct Dealt {
     const device::Words4 words = device::load_shared_words4(piece());
     return {static_cast<int>(words.word[1]), 0, static_cast<int>(words.word[0])};
   }
+  static __device__ __forceinline__ int splits(const int*) {
+    return static_cast<int>(device::load_shared_word(&piece()->count));
+  }
   static __device__ __forceinline__ int64_t group(const device::CtaRows& rows) {
     return rows.request;
   }
@@ -68,16 +71,20 @@ __device__ __noinline__ void leave_nan(const device::AttentionArgs& args) {
   Dealt<Shape>::area().leave(device::thread_anew(), rows);
 }
 
-/// The split's keys, up to where the CTA's warps have left their rows in the merge area.
-template <class Shape>
+/// The split's keys, up to where the CTA's warps have left their rows in the merge area. `begin()`
+/// is called while the first pages are looked up.
+template <class Shape, class Begin>
 __device__ __forceinline__ void attend_keys(const device::AttentionArgs& given,
                                             const device::AttentionArgs& args,
-                                            const device::DealtPiece& piece, int cache_seqlen) {
+                                            const device::DealtPiece& piece, const Begin& begin) {
+  const int cache_seqlen = __ldg(args.cache_seqlens + piece.request);
   const int old_end = cache_seqlen - Shape::kQueries;
   const device::KeyRange keys =
       device::dealt_keys<Shape::kTokens>(device::request_keys(args, cache_seqlen), piece);
   device::DirectWalk<Shape> walk(args, piece.request, 0, keys, keys.end);
-  walk.start(device::smaller(keys.end, old_end));
+  walk.look_up();
+  begin();
+  walk.load_old(device::smaller(keys.end, old_end));
   auto rows = Shape::Products::empty();
   const device::DirectKeys described = device::direct_keys(args, cache_seqlen, keys);
   device::wait_for_predecessor();
@@ -110,17 +117,21 @@ __device__ __forceinline__ void attend(const device::AttentionArgs& given) {
       },
       *reinterpret_cast<typename Dealer::Scratch*>(device::dynamic_shared()),
       Dealt<Shape>::piece());
-  const device::DealtPiece piece = *Dealt<Shape>::piece();
+  device::DealtPiece piece = *Dealt<Shape>::piece();
+  // Two tokens have registers for it left, and none to spare for what it does to their order.
+  if constexpr (kQueries == 1) piece = device::same_in_warp(piece);
   if (piece.count == 0) {
     device::wait_for_predecessor();
     return;
   }
-  const int cache_seqlen = __ldg(args.cache_seqlens + piece.request);
-  const device::CtaRows cta =
-      device::cta_rows<C>(args, piece.count, {piece.index, 0, piece.request});
-  Epilogue::begin(args, cta, Dealt<Shape>::behind());
-  Epilogue::keep(cta, Dealt<Shape>::behind());
-  attend_keys<Shape>(given, args, piece, cache_seqlen);
+  attend_keys<Shape>(given, args, piece, [&] {
+    const device::CtaRows cta =
+        device::cta_rows<C>(args, piece.count, {piece.index, 0, piece.request});
+    Epilogue::begin(args, cta, Dealt<Shape>::behind());
+    // Nobody reads it. But without this store the compiler (NVRTC 13.0, CC 9.0) moves two registers
+    // of two units on their way to local memory, and with it two of one unit.
+    if constexpr (C::depth == 2) Epilogue::keep(cta, Dealt<Shape>::behind());
+  });
   Epilogue::finish(args, Dealt<Shape>::behind(), [](int row, int chunk) {
     return Dealt<Shape>::area().merged(Shape::row_of(row), Shape::kRows, C::warps, chunk);
   });

@@ -66,6 +66,13 @@ __device__ __forceinline__ void deal_piece(int place, int requests, const Count&
   *piece = {request, index, pieces, total};
 }
 
+/// The same, its request in a register that the whole warp shares: as the compiler knows, a sum over
+/// the warp is the same in all lanes.
+__device__ __forceinline__ DealtPiece same_in_warp(DealtPiece piece) {
+  piece.request = sum_of_warp(threadIdx.x % 32 == 0 ? piece.request : 0);
+  return piece;
+}
+
 #endif  // MUSE_DEVICE_CODE
 
 }  // namespace muse::device

@@ -16,8 +16,9 @@
 //   begin(...)     as soon as inputs of the step may be read and the loads that the loop waits for
 //                  are on their way; a whole warp together
 //   needed(rows)   false: wait_for_predecessor(), leave(), return
-//   keep(...)      of those that are needed, before the loop: what finish() wants of `rows` waits in
-//                  shared memory
+//   keep(...)      of those that are needed, before the loop: what finish() wants of `rows` waits
+//   in
+//                  shared memory. Not where a Place knows
 //   finish(...)    after wait_for_predecessor(), once the warp has left its rows for the CTA's own
 //                  merge. CTAs without keys that are needed skip their loop and come here too
 #pragma once
@@ -82,10 +83,14 @@ __device__ __forceinline__ CtaRows cta_rows(const AttentionArgs& args, int split
       {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.z)});
 }
 
-/// Which rows a CTA has: here by its place in the grid. block(): as if it were that, asked anew
-/// after the loop; group(): which of all requests' groups of kv heads.
+/// Which rows a CTA has: here by its place in the grid. Asked anew after the loop: block(), as if
+/// it were that; splits(kept), of the request, where keep() has left them; group(), which of all
+/// requests' groups of kv heads.
 struct PlaceInGrid {
   static __device__ __forceinline__ BlockIndex block() { return block_anew(); }
+  static __device__ __forceinline__ int splits(const int* kept) {
+    return static_cast<int>(load_shared_word(kept));
+  }
   static __device__ __forceinline__ int64_t group(const CtaRows&) {
     return static_cast<int64_t>(blockIdx.z) * gridDim.y + blockIdx.y;
   }
@@ -161,7 +166,7 @@ class Epilogue {
     wait_copies<0>();
     __syncthreads();  // rows of all warps are there, and what was fetched
     CtaRows rows = cta_rows<C>(args, 0, Place::block());
-    rows.splits = static_cast<int>(load_shared_word(splits(rows, shared)));
+    rows.splits = Place::splits(splits(rows, shared));
     if constexpr (kCluster == 1) {
       hand_out(args, rows, shared, merged);
     } else {
