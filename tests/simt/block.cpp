@@ -11,6 +11,7 @@
 
 #include "tests/simt/cluster.h"
 #include "tests/simt/cuda_builtins.h"
+#include "tests/simt/tensor_map.h"
 
 #ifndef __has_feature
 #define __has_feature(x) 0
@@ -34,6 +35,7 @@ constexpr size_t kPageBytes = 4096;
 constexpr size_t kSharedAlignment = 1024;
 constexpr size_t kGuardBytes = 1024;  // before and behind the dynamic shared memory
 constexpr uint32_t kOpen = 0x4D41494C;
+constexpr uint32_t kMade = 0x15B;
 
 /// What a mailbox is here.
 struct Mailbox {
@@ -70,6 +72,41 @@ void arrived_at([[maybe_unused]] Fiber& self, [[maybe_unused]] Fiber& from) {
 std::string text(Index index) {
   return "(" + std::to_string(index.x) + ", " + std::to_string(index.y) + ", " +
          std::to_string(index.z) + ")";
+}
+
+void run_copy(const Copy& copy) {
+  if (copy.source) {
+    std::memcpy(copy.target, copy.source, copy.bytes);
+  } else {
+    std::memset(copy.target, 0, copy.bytes);
+  }
+}
+
+/// The box in pieces of 16 bytes, as they come to lie at `target`. `corner`: its first element.
+std::vector<Copy> pieces_of_box(const TensorMap& map, const int (&corner)[4],
+                                unsigned char* target) {
+  constexpr int kPiece = 16;
+  std::vector<Copy> pieces;
+  size_t at = 0;
+  int64_t in[4];
+  for (in[3] = 0; in[3] < map.box[3]; ++in[3]) {
+    for (in[2] = 0; in[2] < map.box[2]; ++in[2]) {
+      for (in[1] = 0; in[1] < map.box[1]; ++in[1]) {
+        for (in[0] = 0; in[0] < map.box[0]; in[0] += kPiece, at += kPiece) {
+          const unsigned char* source = map.base;
+          bool inside = true;
+          for (int i = 0; i < 4; ++i) {
+            inside = inside && corner[i] + in[i] >= 0 && corner[i] + in[i] < map.extent[i];
+            source += (corner[i] + in[i]) * map.stride[i];
+          }
+          // A swizzle of 64 bytes: the 16-byte chunk in a line's half by the line's number.
+          const size_t to = map.swizzle_bytes == 64 ? at ^ (at >> 3 & 0x30) : at;
+          pieces.push_back({target + to, inside ? source : nullptr, kPiece, 0});
+        }
+      }
+    }
+  }
+  return pieces;
 }
 
 }  // namespace
@@ -163,6 +200,7 @@ void Block::reset(const LaunchShape& shape) {
   gridDim = shape.grid;
   blockDim = shape.block;
   error_.clear();
+  landings_.clear();
   threads_ = blockDim.x * blockDim.y * blockDim.z;
   living_ = threads_;
   at_barrier_ = 0;
@@ -184,6 +222,7 @@ void Block::reset(const LaunchShape& shape) {
     fiber.lane = i % kWarp;
     fiber.copies.clear();
     fiber.copy_group = 0;
+    fiber.copies_started = 0;
     fiber.stores.clear();
     fiber.arrived = false;
     warps_[fiber.warp].ready |= 1U << fiber.lane;
@@ -231,6 +270,7 @@ Fiber* Block::next_ready() {
 void Block::go_on() {
   land_stores(*current_);
   Fiber* next = next_ready();
+  if (!next && land_all()) next = next_ready();
   if (next == current_) return;
   if (next) {
     switch_to(*next);
@@ -253,6 +293,10 @@ void Block::end() {
   warp.ready &= ~(1U << self.lane);
   warp.living &= ~(1U << self.lane);
   --living_;
+  if (living_ == 0 && !landings_.empty()) {
+    note("the block ends before its asynchronous copies have landed");
+    abandon();
+  }
   // Who has ended is waited for no longer.
   for (size_t i = warp.groups.size(); i-- > 0;) {
     const Group& group = warp.groups[i];
@@ -337,20 +381,23 @@ void Block::start_copy(const Copy& copy) {
   }
   current_->copies.push_back(copy);
   current_->copies.back().group = current_->copy_group;
-  if (odd_) run_copies(*current_, current_->copy_group);
+  current_->copies.back().number = ++current_->copies_started;
+  if (odd_) run_copies(*current_, [](const Copy&) { return true; });
 }
 
-void Block::wait_copies(int pending) { run_copies(*current_, current_->copy_group - 1 - pending); }
+void Block::wait_copies(int pending) {
+  const int last_group = current_->copy_group - 1 - pending;
+  run_copies(*current_, [last_group](const Copy& copy) { return copy.group <= last_group; });
+}
 
-void Block::run_copies(Fiber& fiber, int last_group) {
+template <class Due>
+void Block::run_copies(Fiber& fiber, const Due& due) {
   std::vector<Copy> rest;
   for (const Copy& copy : fiber.copies) {
-    if (copy.group > last_group) {
-      rest.push_back(copy);
-    } else if (copy.source) {
-      std::memcpy(copy.target, copy.source, copy.bytes);
+    if (due(copy)) {
+      run_copy(copy);
     } else {
-      std::memset(copy.target, 0, copy.bytes);
+      rest.push_back(copy);
     }
   }
   fiber.copies.swap(rest);
@@ -376,6 +423,104 @@ void Block::wait_for_cluster() {
   self.state = Fiber::State::kAtCluster;
   warps_[self.warp].ready &= ~(1U << self.lane);
   go_on();
+}
+
+PhaseBarrier Block::phase_barrier(size_t at, const char* misuse) {
+  PhaseBarrier barrier;
+  std::memcpy(&barrier, shared_ + at, sizeof barrier);
+  if (barrier.made != kMade) {
+    note(std::string(misuse) + " a barrier with phases that nobody has made");
+    abandon();
+  }
+  return barrier;
+}
+
+void Block::init_barrier(void* barrier, int arrivals) {
+  const auto count = static_cast<uint32_t>(arrivals) & 0x7FFU;
+  const PhaseBarrier made{count, count, 0, kMade, 0};
+  std::memcpy(shared_ + shared_offset(barrier, sizeof made, "a barrier with phases"), &made,
+              sizeof made);
+}
+
+/// Arrivals and bytes that have come, or are still to come where below 0.
+void Block::change_barrier(size_t at, int arrivals, int64_t bytes) {
+  PhaseBarrier barrier = phase_barrier(at, "arrives at");
+  if (static_cast<int>(barrier.missing) < arrivals) {
+    note("arrives at a barrier with phases that expects no more");
+    abandon();
+  }
+  barrier.missing -= static_cast<uint32_t>(arrivals);
+  barrier.bytes -= static_cast<int32_t>(bytes);
+  const bool over = barrier.missing == 0 && barrier.bytes == 0;
+  if (over) {
+    barrier.parity ^= 1U;
+    barrier.missing = barrier.expected;
+  }
+  std::memcpy(shared_ + at, &barrier, sizeof barrier);
+  if (over) wake(Fiber::State::kAtPhase);
+}
+
+void Block::arrive_at(const void* barrier, int bytes) {
+  change_barrier(shared_offset(barrier, sizeof(PhaseBarrier), "a barrier with phases"), 1, -bytes);
+}
+
+void Block::wait_at(const void* barrier, int parity) {
+  Fiber& self = *current_;
+  const size_t at = shared_offset(barrier, sizeof(PhaseBarrier), "a barrier with phases");
+  while (phase_barrier(at, "waits at").parity == static_cast<uint32_t>(parity)) {
+    self.state = Fiber::State::kAtPhase;
+    warps_[self.warp].ready &= ~(1U << self.lane);
+    go_on();
+  }
+}
+
+void Block::arrive_with_copies(const void* barrier) {
+  start_landing({shared_offset(barrier, sizeof(PhaseBarrier), "a barrier with phases"), current_,
+                 current_->copies_started});
+}
+
+void Block::copy_box(void* shared, const void* map, const int (&corner)[4], const void* barrier) {
+  TensorMap box;
+  std::memcpy(&box, map, sizeof box);
+  if (box.valid != kTensorMap) {
+    note("copies a box of a tensor map that nobody has encoded");
+    abandon();
+  }
+  const size_t at = shared_offset(barrier, sizeof(PhaseBarrier), "a barrier with phases");
+  const size_t alignment = box.swizzle_bytes == 0 ? 128 : kSharedAlignment;
+  if (static_cast<size_t>(static_cast<unsigned char*>(shared) - shared_) % alignment != 0) {
+    note("a box is copied to an address not aligned to " + std::to_string(alignment) + " bytes");
+    abandon();
+  }
+  Landing landing{at, nullptr, 0, pieces_of_box(box, corner, static_cast<unsigned char*>(shared))};
+  for (const Copy& piece : landing.pieces) landing.bytes += piece.bytes;
+  start_landing(std::move(landing));
+}
+
+void Block::start_landing(Landing landing) {
+  if (odd_) {
+    land(landing);
+  } else {
+    landings_.push_back(std::move(landing));
+  }
+}
+
+void Block::land(const Landing& landing) {
+  if (landing.fiber) {
+    run_copies(*landing.fiber, [&](const Copy& copy) { return copy.number <= landing.last; });
+    change_barrier(landing.barrier, 1, 0);
+    return;
+  }
+  for (const Copy& piece : landing.pieces) run_copy(piece);
+  change_barrier(landing.barrier, 0, static_cast<int64_t>(landing.bytes));
+}
+
+/// Whether there was something to land.
+bool Block::land_all() {
+  const std::vector<Landing> all = std::move(landings_);
+  landings_.clear();
+  for (const Landing& landing : all) land(landing);
+  return !all.empty();
 }
 
 void Block::open_cluster_barrier() { wake(Fiber::State::kAtCluster); }
@@ -484,6 +629,8 @@ std::string Block::deadlock() const {
         return "waits for its cluster";
       case Fiber::State::kAtMailbox:
         return "waits for mail";
+      case Fiber::State::kAtPhase:
+        return "waits for a phase";
       case Fiber::State::kEnded:
         return "has ended";
     }
@@ -527,6 +674,13 @@ void arrive_at_cluster() { running_block->arrive_at_cluster(); }
 void wait_for_cluster() { running_block->wait_for_cluster(); }
 void open_mailbox(void* mailbox, int bytes) { running_block->open_mailbox(mailbox, bytes); }
 void wait_for_mail(const void* mailbox) { running_block->wait_for_mail(mailbox); }
+void init_barrier(void* barrier, int arrivals) { running_block->init_barrier(barrier, arrivals); }
+void arrive_at(void* barrier, int bytes) { running_block->arrive_at(barrier, bytes); }
+void arrive_with_copies(void* barrier) { running_block->arrive_with_copies(barrier); }
+void wait_at(const void* barrier, int parity) { running_block->wait_at(barrier, parity); }
+void copy_box(void* shared, const void* map, const int (&corner)[4], void* barrier) {
+  running_block->copy_box(shared, map, corner, barrier);
+}
 void send_to_peer(const void* shared, int rank, const void* words, size_t bytes,
                   const void* mailbox) {
   running_block->send_to_peer(shared, rank, words, bytes, mailbox);

@@ -22,9 +22,18 @@ struct Copy {
   const void* source;  ///< null: zeros
   size_t bytes;
   int group;
+  uint64_t number = 0;  ///< of the thread's copies
 };
 
 class Cluster;
+
+/// What a barrier with phases is here.
+struct PhaseBarrier {
+  uint32_t expected : 11, missing : 11;  ///< arrivals
+  uint32_t parity : 1;                   ///< of the phase that is not over
+  uint32_t made : 9;                     ///< kMade
+  int32_t bytes;                         ///< to land
+};
 
 /// A store to a peer that has not landed.
 struct RemoteStore {
@@ -33,6 +42,17 @@ struct RemoteStore {
   size_t bytes;
   size_t mailbox;  ///< likewise
   unsigned char words[16];
+};
+
+struct Fiber;
+
+/// Copies that a barrier with phases counts, and that have not landed.
+struct Landing {
+  size_t barrier;          ///< in dynamic shared memory
+  Fiber* fiber = nullptr;  ///< whose own copies up to number `last` they are; null: `pieces`
+  uint64_t last = 0;
+  std::vector<Copy> pieces = {};
+  size_t bytes = 0;  ///< of the pieces
 };
 
 /// A stack and where its thread goes on. Kept for the next block where its kernel has returned.
@@ -44,6 +64,7 @@ struct Fiber {
     kAtRendezvous,
     kAtCluster,
     kAtMailbox,
+    kAtPhase,
     kEnded
   };
 
@@ -61,6 +82,7 @@ struct Fiber {
   unsigned mask = 0;                ///< at a rendezvous
   std::vector<Copy> copies;         ///< under way
   int copy_group = 0;               ///< of the next copy
+  uint64_t copies_started = 0;
   std::vector<RemoteStore> stores;  ///< under way
   bool arrived = false;             ///< at the cluster's barrier, and has not waited since
   uint64_t arrival = 0;             ///< the barrier's phase then
@@ -117,6 +139,11 @@ class Block {
   void wait_for_mail(const void* mailbox);
   void send_to_peer(const void* shared, int rank, const void* words, size_t bytes,
                     const void* mailbox);
+  void init_barrier(void* barrier, int arrivals);
+  void arrive_at(const void* barrier, int bytes);
+  void arrive_with_copies(const void* barrier);
+  void wait_at(const void* barrier, int parity);
+  void copy_box(void* shared, const void* map, const int (&corner)[4], const void* barrier);
   const Fiber& current() const { return *current_; }
   unsigned char* dynamic_shared() { return shared_; }
 
@@ -146,7 +173,13 @@ class Block {
   void land_stores(Fiber& fiber);
   void wake(Fiber::State waiting);
   size_t shared_offset(const void* address, size_t bytes, const char* what);
-  static void run_copies(Fiber& fiber, int last_group);
+  template <class Due>
+  static void run_copies(Fiber& fiber, const Due& due);
+  PhaseBarrier phase_barrier(size_t at, const char* misuse);
+  void change_barrier(size_t at, int arrivals, int64_t bytes);
+  void land(const Landing& landing);
+  void start_landing(Landing landing);
+  bool land_all();
   std::string place(const Fiber& fiber) const;
   std::string broken_guard() const;
   Fiber& fiber(unsigned warp, unsigned lane) { return fibers_[warp * kWarp + lane]; }
@@ -166,6 +199,7 @@ class Block {
   std::unique_ptr<unsigned char[]> shared_memory_;
   unsigned char* shared_ = nullptr;
   size_t shared_bytes_ = 0;
+  std::vector<Landing> landings_;  // under way
 };
 
 }  // namespace muse::simt

@@ -115,4 +115,17 @@ void wait_for_mail(const void* mailbox);
 void send_to_peer(const void* shared, int rank, const void* words, size_t bytes,
                   const void* mailbox);
 
+/// Barriers with phases: eight bytes of dynamic shared memory that count arrivals and bytes.
+void init_barrier(void* barrier, int arrivals);
+/// One arrival, and `bytes` more to land before the phase is over.
+void arrive_at(void* barrier, int bytes);
+/// One arrival, once the thread's copies of before have landed: in odd blocks they have, in even
+/// ones they do when no thread of the block can go on otherwise.
+void arrive_with_copies(void* barrier);
+/// Until the phase of this parity, the current one or the one before, is over.
+void wait_at(const void* barrier, int parity);
+/// Copies the box of a tensor map whose first element is `corner`, which `barrier` counts; lands as
+/// late as the above.
+void copy_box(void* shared, const void* map, const int (&corner)[4], void* barrier);
+
 }  // namespace muse::simt

@@ -4,11 +4,13 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/simt/kernel_table.h"
+#include "tests/simt/tensor_map.h"
 
 namespace muse::simt {
 namespace {
@@ -32,6 +34,38 @@ const Kernel& find(const std::vector<CompiledKernel>& kernels, const std::string
   }
   throw TrialError(Outcome::kLaunchFailed,
                    fmt::format("{} of {} is not compiled for the emulator", entry, candidate));
+}
+
+/// Bytes in four dimensions, as a driver would have it.
+Support encode_tensor_map(const TensorMapRequest& request, void* map128) {
+  constexpr size_t kRank = 4;
+  const bool bytes = request.element == Element::kE4m3 || request.element == Element::kByte;
+  const bool whole = request.extent.size() == kRank && request.box.size() == kRank &&
+                     request.stride_bytes.size() + 1 == kRank;
+  if (!bytes || !whole) return Support::no("the emulator has tensor maps of bytes in 4 dimensions");
+  if (request.swizzle_bytes != 0 && request.swizzle_bytes != 64) {
+    return Support::no("the emulator has swizzles of 64 bytes");
+  }
+  TensorMap map{};
+  map.base = static_cast<const unsigned char*>(request.base);
+  map.stride[0] = 1;
+  for (size_t i = 0; i < kRank; ++i) {
+    const int64_t stride = i == 0 ? 16 : request.stride_bytes[i - 1];
+    if (request.box[i] < 1 || request.box[i] > 256 || request.extent[i] < 1 ||
+        request.extent[i] > int64_t{1} << 32 || stride % 16 != 0) {
+      return Support::no("a tensor map's box, extent or stride that a driver refuses");
+    }
+    map.extent[i] = request.extent[i];
+    if (i > 0) map.stride[i] = stride;
+    map.box[i] = request.box[i];
+  }
+  if (request.box[0] % 16 != 0 || (request.swizzle_bytes != 0 && request.box[0] > 64)) {
+    return Support::no("rows of a tensor map's box that a driver refuses");
+  }
+  map.swizzle_bytes = request.swizzle_bytes;
+  map.valid = kTensorMap;
+  std::memcpy(map128, &map, sizeof map);
+  return Support::yes();
 }
 
 struct BoundLaunch {
@@ -106,7 +140,7 @@ class SimtBackend final : public Backend {
                        {index(launch.grid), index(launch.block),
                         static_cast<size_t>(launch.smem_bytes), index(launch.cluster)},
                        variant.bind(problem, candidate.configuration, buffers, workspace,
-                                    TensorMapEncoder{}, static_cast<int>(i))});
+                                    encode_tensor_map, static_cast<int>(i))});
       check(bound.back());
     }
     return std::make_unique<SimtProgram>(std::move(bound), os_threads_);
