@@ -230,8 +230,7 @@ __device__ __forceinline__ void attend_keys(const Args& block, const device::Cta
                               ring + barriers_at(C::tile_kv, C::depth, kRows, C::warps))};
   slots.open(shares.units * shares.key_groups);
   const typename Slots::Copier copier(args, block.k_map, block.v_map,
-                                      {cta.request, cta.first_head, shares.heads, keys},
-                                      C::roles != 0 ? shares.warp - C::warps : shares.warp);
+                                      {cta.request, cta.first_head, shares.heads, keys});
   // The keys' rows may be read before the launch before has ended only where none of them is this
   // step's.
   const bool old = device::smaller(keys.begin + Slots::kFilled * C::tile_kv, keys.end) <=

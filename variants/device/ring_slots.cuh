@@ -19,7 +19,8 @@ __device__ constexpr int copying_warps(int warps, int roles, int boxes) {
 
 template <class C, int kHeads, bool kBoxes>
 struct CopierOf {
-  using Type = RowCopier<C::tile_kv, kHeads, copying_warps(C::warps, C::roles, C::boxes)>;
+  using Type = RowCopier<C::tile_kv, kHeads, copying_warps(C::warps, C::roles, C::boxes),
+                         C::roles != 0 ? C::warps : 0>;
 };
 template <class C, int kHeads>
 struct CopierOf<C, kHeads, true> {

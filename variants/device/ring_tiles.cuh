@@ -74,9 +74,9 @@ struct RingTile {
   }
 };
 
-/// Copies tiles row by row, kWarps whole warps together, each its own part of a tile's keys. Eight
-/// neighbouring lanes take two keys' rows of one head.
-template <int kKeys, int kHeads, int kWarps>
+/// Copies tiles row by row, kWarps whole warps of the CTA from kFirstWarp on together, each its own
+/// part of a tile's keys. Eight neighbouring lanes take two keys' rows of one head.
+template <int kKeys, int kHeads, int kWarps, int kFirstWarp>
 class RowCopier {
  public:
   using Tile = RingTile<kKeys, kHeads>;
@@ -91,29 +91,21 @@ class RowCopier {
     int page[kWords];
   };
 
-  /// `warp`: of those that copy. `heads`: how many of the kHeads there are. Keys outside `keys` are
-  /// neither read nor looked up, and nothing is written in their place.
+  /// Keys outside place.keys are neither read nor looked up, and nothing is written in their place.
   __device__ __forceinline__ RowCopier(const AttentionArgs& args, const TensorMap& /*k_map*/,
-                                       const TensorMap& /*v_map*/, const CopyPlace& place, int warp)
-      : args_(args),
-        pages_(pages_of(args, place.request)),
-        end_(place.keys.end),
-        first_(warp * kMine),
-        in_pass_(lane() / (8 * kHeads) * 2 + lane() % 8 / 4),
-        head_(lane() / 8 % kHeads),
-        column_((place.first_head + head_) * kHeadDim + lane() % 4 * 16) {
-    if (head_ >= place.heads) end_ = place.keys.begin;
-    lookup_end_ = place.keys.end;
-  }
+                                       const TensorMap& /*v_map*/, const CopyPlace& place)
+      : args_(args), place_(place) {}
 
   /// Of the tile whose first key is `begin`.
   __device__ __forceinline__ Pages pages(int begin) const {
+    const Thread thread;
+    const int32_t* const pages = pages_of(args_, place_.request);
     Pages found;
 #pragma unroll
     for (int word = 0; word < kWords; ++word) {
-      const int in_mine = word * 32 + lane(), key = begin + first_ + in_mine;
-      const bool there = in_mine < kMine && key < lookup_end_;
-      found.page[word] = there ? page_of(args_, pages_, key) : 0;
+      const int in_mine = word * 32 + thread.lane, key = begin + thread.first + in_mine;
+      const bool there = in_mine < kMine && key < place_.keys.end;
+      found.page[word] = there ? page_of(args_, pages, key) : 0;
     }
     return found;
   }
@@ -122,25 +114,37 @@ class RowCopier {
   /// or by arrive_with_copies().
   __device__ __forceinline__ void copy(int begin, const Pages& pages, unsigned char* tile,
                                        PhaseBarrier* /*barrier*/) const {
+    const Thread thread;
+    const int head = thread.lane / 8 % kHeads, chunk = thread.lane % 4;
+    const int in_pass = thread.lane / (8 * kHeads) * 2 + thread.lane % 8 / 4;
+    const int column = (place_.first_head + head) * kHeadDim + chunk * 16;
+    const int end = head < place_.heads ? place_.keys.end : begin;
 #pragma unroll
     for (int pass = 0; pass < kMine / kPassKeys; ++pass) {
-      const int in_mine = pass * kPassKeys + in_pass_, key = begin + first_ + in_mine;
+      const int in_mine = pass * kPassKeys + in_pass, key = begin + thread.first + in_mine;
       const int page = __shfl_sync(kWholeWarp, pages.page[pass * kPassKeys / 32], in_mine % 32);
-      if (key >= end_) continue;
-      const int64_t at = row_offset(args_, page, key) + column_;
-      unsigned char* const to = tile + Tile::offset(first_ + in_mine, head_, lane() % 4);
+      if (key >= end) continue;
+      const int64_t at = row_offset(args_, page, key) + column;
+      unsigned char* const to = tile + Tile::offset(thread.first + in_mine, head, chunk);
       copy_async_16(to, args_.k_cache + at, true);
       copy_async_16(to + Tile::kValuesAt, args_.v_cache + at, true);
     }
   }
 
  private:
-  static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
+  /// Worked out for each tile: computing has use for every register.
+  struct Thread {
+    int lane, first;  // key of the warp in a tile
+
+    __device__ __forceinline__ Thread() {
+      const int thread = thread_anew();
+      lane = thread % 32;
+      first = (thread / 32 - kFirstWarp) * kMine;
+    }
+  };
 
   const AttentionArgs& args_;
-  const int32_t* pages_;
-  int end_, lookup_end_;
-  int first_, in_pass_, head_, column_;
+  CopyPlace place_;
 };
 
 /// Copies tiles by boxes of a tensor map, 16 keys of all heads at a time, for pages of 16 tokens or
@@ -159,7 +163,7 @@ class BoxCopier {
   };
 
   __device__ __forceinline__ BoxCopier(const AttentionArgs& args, const TensorMap& k_map,
-                                       const TensorMap& v_map, const CopyPlace& place, int /*warp*/)
+                                       const TensorMap& v_map, const CopyPlace& place)
       : args_(args),
         k_map_(k_map),
         v_map_(v_map),
