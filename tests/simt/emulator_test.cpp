@@ -173,6 +173,43 @@ TEST(Emulator, RefusesMisuseOfAClustersBarrier) {
   EXPECT_THAT(what, HasSubstr("lane 0..31 waits for its cluster"));
 }
 
+TEST(Emulator, BarriersWithPhasesHandASlotToAndFro) {
+  const LaunchShape shape{{2}, {64}, 144};
+  const std::vector<int> out = run(through_ring_kernel(), 64, shape);
+  for (int i = 0; i < 64; ++i) {
+    int expected = 0;
+    for (int round = 0; round < 4; ++round) expected = 10 * expected + (i + round) % 8 + 1;
+    EXPECT_EQ(out[i], expected) << i;
+  }
+}
+
+TEST(Emulator, RefusesMisuseOfBarriersWithPhases) {
+  const LaunchShape shape{{1}, {64}, 144};
+  EXPECT_THAT(error(through_ring_kernel(), shape, 1), HasSubstr("waits for a phase"));
+  EXPECT_THAT(error(through_ring_kernel(), shape, 2), HasSubstr("that nobody has made"));
+  EXPECT_THAT(error(through_ring_kernel(), shape, 3), HasSubstr("waits for a phase"));
+  EXPECT_THAT(error(through_ring_kernel(), shape, 4), HasSubstr("have landed"));
+  EXPECT_THAT(error(through_ring_kernel(), shape, 5), HasSubstr("lane 0..31 waits for a phase"));
+}
+
+TEST(Emulator, CopiesBoxesOfTensorMapsAsTheirSwizzleSays) {
+  static int rows[4][3][16];  // 64 bytes to a row, 192 to a step of either outer dimension
+  for (int i = 0; i < 4 * 3 * 16; ++i) rows[i / 48][i / 16 % 3][i % 16] = i;
+  std::vector<int> out(64);
+  Args args{out.data(), &rows[0][0][0], 0};
+  const LaunchShape shape{{1}, {1}, 1032};
+  simt::launch(copy_box_kernel(), &args, shape, 1);
+  for (int row = 0; row < 4; ++row) {
+    for (int word = 0; word < 16; ++word) {
+      const int at = row * 16 + (word / 4 ^ row / 2) * 4 + word % 4;
+      EXPECT_EQ(out[at], row % 2 == 1 ? 0 : rows[row / 2 + 1][2][word]) << row << ", " << word;
+    }
+  }
+  EXPECT_THAT(error(copy_box_kernel(), shape, 1), HasSubstr("nobody has encoded"));
+  EXPECT_THAT(error(copy_box_kernel(), shape, 2), HasSubstr("not aligned to 1024"));
+  EXPECT_THAT(error(copy_box_kernel(), shape, 3), HasSubstr("expects no more"));
+}
+
 TEST(Emulator, EveryOtherLaunchTakesItsBlocksInReverse) {
   const std::vector<int> first = run(come_last_kernel(), 2, {{7}, {1}});
   const std::vector<int> second = run(come_last_kernel(), 2, {{7}, {1}});

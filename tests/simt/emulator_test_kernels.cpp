@@ -2,7 +2,9 @@
 // Kernels for tests of the emulator itself, right ones and wrong ones.
 #include "tests/simt/emulator_test_kernels.h"
 
+#include "tests/simt/tensor_map.h"
 #include "variants/device/ptx.cuh"
+#include "variants/device/ptx_phases.cuh"
 
 namespace muse::simt_test {
 namespace {
@@ -155,6 +157,64 @@ __global__ void pass_on(const __grid_constant__ Args args) {
   args.out[number] = own[threadIdx.x] - inbox[0] + 1000 * (inbox[0] + inbox[1]);
 }
 
+/// Warp 0 passes ints, one to a lane, through a slot to warp 1, four times. 1: the slot is filled
+/// again without a wait; 2: nobody makes the barriers; 3: the reader arrives once too often; 4: it
+/// goes without the last ones; 5: it waits for copies that never come.
+__global__ void through_ring(const __grid_constant__ Args args) {
+  constexpr int kRounds = 4;
+  auto* const slot = reinterpret_cast<int*>(device::dynamic_shared());
+  auto* const full = reinterpret_cast<device::PhaseBarrier*>(slot + 32);
+  auto* const empty = full + 1;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (threadIdx.x == 0 && args.number != 2) {
+    device::init_barrier(full, 32);
+    device::init_barrier(empty, 1);
+    device::publish_barriers();
+  }
+  __syncthreads();
+  const bool writes = threadIdx.x < 32;
+  int sum = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    if (writes) {
+      if (args.number != 1) device::wait_at(empty, 1 - round % 2);
+      device::copy_async_4(slot + lane, args.in + (lane + round) % 8);
+      if (args.number != 5 || round < kRounds - 1) device::arrive_with_copies(full);
+    } else if (args.number != 4 || round < kRounds - 1) {
+      device::wait_at(full, round % 2);
+      sum = 10 * sum + slot[lane];
+      __syncwarp();
+      if (lane <= (args.number == 3 ? 1 : 0)) device::arrive_at(empty);
+    }
+  }
+  if (!writes) args.out[blockIdx.x * 32 + lane] = sum;
+}
+
+/// A box of 2 x 2 rows of 64 bytes, two of which lie outside the tensor. 1: a map that nobody has
+/// encoded; 2: a target that is not aligned; 3: one arrival too many.
+__global__ void copy_box(const __grid_constant__ Args args) {
+  simt::TensorMap map{};
+  map.base = reinterpret_cast<const unsigned char*>(args.in);
+  for (int i = 0; i < 4; ++i) {
+    map.extent[i] = i == 0 ? 64 : i == 1 ? 3 : 2;
+    map.stride[i] = i == 0 ? 1 : i == 1 ? 64 : 192;
+    map.box[i] = i == 0 ? 64 : i == 3 ? 1 : 2;
+  }
+  map.swizzle_bytes = 64;
+  map.valid = args.number == 1 ? 0 : simt::kTensorMap;
+  device::TensorMap encoded;
+  std::memcpy(encoded.encoded, &map, sizeof map);
+  auto* const barrier = reinterpret_cast<device::PhaseBarrier*>(device::dynamic_shared() + 1024);
+  device::init_barrier(barrier, 1);
+  device::arrive_expecting(barrier, 256);
+  if (args.number == 3) device::arrive_at(barrier);
+  device::copy_box_async(device::dynamic_shared() + (args.number == 2 ? 128 : 0), encoded, 0, 2, 0,
+                         1, barrier);
+  device::wait_at(barrier, 0);
+  for (int i = 0; i < 64; ++i) {
+    args.out[i] = reinterpret_cast<const int*>(device::dynamic_shared())[i];
+  }
+}
+
 /// Every other block of a pair ends at once; its peer writes to it all the same.
 __global__ void store_to_the_ended(const __grid_constant__ Args) {
   auto* const mailbox = reinterpret_cast<device::Mailbox*>(device::dynamic_shared() + 8);
@@ -205,6 +265,8 @@ MUSE_TEST_KERNEL(dereference_null)
 MUSE_TEST_KERNEL(pass_on)
 MUSE_TEST_KERNEL(store_to_the_ended)
 MUSE_TEST_KERNEL(misuse_cluster)
+MUSE_TEST_KERNEL(through_ring)
+MUSE_TEST_KERNEL(copy_box)
 MUSE_TEST_KERNEL(come_last)
 MUSE_TEST_KERNEL(count)
 

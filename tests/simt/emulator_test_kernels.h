@@ -29,6 +29,8 @@ simt::Kernel dereference_null_kernel();
 simt::Kernel pass_on_kernel();
 simt::Kernel store_to_the_ended_kernel();
 simt::Kernel misuse_cluster_kernel();
+simt::Kernel through_ring_kernel();
+simt::Kernel copy_box_kernel();
 simt::Kernel come_last_kernel();
 simt::Kernel count_kernel();
 
