@@ -32,16 +32,17 @@ template <class C, class Shape>
 __device__ __forceinline__ void attend_split_keys(const AttentionArgs& given,
                                                   const AttentionArgs& args, const CtaRows& cta,
                                                   int cache_seqlen, KeyRange keys,
+                                                  DirectWalk<Shape>& walk,
                                                   typename Shape::Area& area) {
   const int old_end = cache_seqlen - Shape::kQueries;
-  DirectWalk<Shape> walk(args, cta.request, cta.first_head, keys, keys.end);
-  walk.start(smaller(keys.end, old_end));
+  walk.load_old(smaller(keys.end, old_end));
   auto rows = Shape::Products::empty();
   const DirectKeys described = direct_keys(args, cache_seqlen, keys);
   wait_for_predecessor();
   allow_successor();
   walk.load_new(old_end);
   load_queries<Shape>(args, cta.request, cta.first_head, rows);
+  Epilogue<C>::meet();
   walk.attend(rows, described, area);
   area.leave(thread_anew(), rows);
   if (hold_nan(rows)) leave_split_again<C, Shape>(given);
@@ -55,10 +56,13 @@ __device__ __forceinline__ void attend_split(const AttentionArgs& given) {
   const AttentionArgs args = direct_args<Shape>(given);
   unsigned char* const behind = dynamic_shared() + sizeof(Area);
   const int cache_seqlen = __ldg(args.cache_seqlens + blockIdx.z);
-  Ends::begin(args, cta_rows<C>(args, 0), behind);
   const KeyRange all = request_keys(args, cache_seqlen);
-  const int splits = direct_splits<Shape>(all, C::splits);
-  const CtaRows cta = cta_rows<C>(args, splits);
+  const CtaRows cta = cta_rows<C>(args, direct_splits<Shape>(all, C::splits));
+  const KeyRange keys = direct_split<Shape, C::splits>(all, cta.splits, cta.split);
+  DirectWalk<Shape> walk(args, cta.request, cta.first_head, keys, keys.end);
+  walk.look_up();
+  walk.prefetch_pages(keys.begin);
+  Ends::begin(args, cta, behind);
   if (!Ends::needed(cta)) {
     wait_for_predecessor();
     Ends::leave();
@@ -70,13 +74,13 @@ __device__ __forceinline__ void attend_split(const AttentionArgs& given) {
       "the epilogue's comes behind");
   Ends::keep(cta, behind);
   if (cta.has_keys()) {
-    attend_split_keys<C, Shape>(given, args, cta, cache_seqlen,
-                                direct_split<Shape, C::splits>(all, splits, cta.split), area);
+    attend_split_keys<C, Shape>(given, args, cta, cache_seqlen, keys, walk, area);
   } else {
     wait_for_predecessor();
     allow_successor();
+    Ends::meet();
   }
-  Ends::finish(args, behind, [&](int row, int chunk) {
+  Ends::template finish<true>(args, behind, [&](int row, int chunk) {
     return area.merged(Shape::row_of(row), Shape::kRows, C::warps, chunk);
   });
 }

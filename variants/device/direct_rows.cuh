@@ -64,6 +64,18 @@ class DirectWalk {
     for (int i = 0; i < kDepth; ++i) first_pages_[i] = loader_.page(first_ + i * Shape::kStride);
     page_ = loader_.page(first_ + kDepth * Shape::kStride);
   }
+  /// Starts to bring the table's entries of the CTA's keys, of which the first is `begin`, into L2
+  /// before memory is busy with the rows.
+  __device__ __forceinline__ void prefetch_pages(int begin) const {
+    constexpr int kSector = 32 / static_cast<int>(sizeof(int32_t));  // entries
+    const int end = smaller(end_, loader_.end());
+#pragma unroll 1
+    for (int i = loader_.entry(begin) / kSector + static_cast<int>(threadIdx.x);
+         i * kSector < loader_.entry(end); i += Shape::kWarps * 32) {
+      loader_.prefetch_entry(i * kSector);
+    }
+  }
+
   /// Starts to load the first units' keys before `end`, once their pages are there.
   __device__ __forceinline__ void load_old(int end) {
 #pragma unroll

@@ -135,6 +135,12 @@ class DirectLoader {
     const auto entry = static_cast<uint32_t>(key(begin)) >> page_shift_;
     return __ldg(table_ + (first_entry_ + entry));
   }
+  /// Of the request's row of the table, the entry of a key.
+  __device__ __forceinline__ int entry(int key) const { return key >> page_shift_; }
+  /// Starts to bring it into L2; one of the row.
+  __device__ __forceinline__ void prefetch_entry(int entry) const {
+    prefetch_to_l2(table_ + (first_entry_ + static_cast<uint32_t>(entry)));
+  }
   /// Its flat row. 32 bits: no memory has 2^39 bytes.
   __device__ __forceinline__ uint32_t row(int page, int begin) const {
     return (static_cast<uint32_t>(page) << page_shift_) + (key(begin) & ((1 << page_shift_) - 1));

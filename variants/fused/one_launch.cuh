@@ -334,6 +334,7 @@ __device__ __forceinline__ void step(const Args& block) {
   device::DirectWalk<Shape> walk(args, at.cta.request, at.cta.first_head, at.keys,
                                  at.cache_seqlen - kQueries);
   walk.look_up();
+  walk.prefetch_pages(at.keys.begin);
   unsigned char* const epilogue = Regions<C, Shape>::epilogue();
   Epilogue::begin(args, at.cta, epilogue);
   if (!Epilogue::needed(at.cta)) {
