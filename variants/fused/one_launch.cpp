@@ -33,6 +33,9 @@ Support supports(const Problem& problem, const Configuration& configuration,
       value(configuration, "warps_per_sm") != 16) {
     return Support::no("q_len 2: registers leave an SM 8 warps, whatever is asked: tried with 16");
   }
+  if (problem.q_len == 2 && value(configuration, "swapped") != 0) {
+    return Support::no("q_len 2 and swapped products: rows of two tokens fill them as they are");
+  }
   return device::check_direct(problem, configuration, device, shared_bytes(problem, configuration));
 }
 
@@ -56,6 +59,7 @@ std::vector<Tunable> tunables() {
       {.name = "warps", .values = {4, 8, 12, 16}, .default_value = 8},
       {.name = "warps_per_sm", .values = {8, 12, 16}, .default_value = 16},
       {.name = "heads_per_cta", .values = {1, 2}, .default_value = 2},
+      {.name = "swapped", .values = {0, 1}, .default_value = 0},
       {.name = "splits", .values = {1, 2, 3, 4, 8, 12, 16, 32, 48, 64}, .default_value = 16},
       {.name = "partial_bf16", .values = {0, 1}, .default_value = 0}};
   for (Tunable& tunable : device::epilogue_tunables({1, 8, 16})) {
@@ -71,7 +75,10 @@ std::vector<Constraint> constraints() {
       {.expr = "warps_per_sm % warps == 0", .reason = "whole CTAs fill an SM"},
       {.expr = "warps_per_sm >= 12 || depth == 2 || (heads_per_cta == 1 && warps == 8)",
        .reason = "8 warps of an SM where more registers are of use"},
-      {.expr = "warps_per_sm <= 12 || (depth == 1 && heads_per_cta == 2)",
+      {.expr = "swapped == 0 || (heads_per_cta == 1 && warps_per_sm == 16 && "
+               "warps <= 8 && cluster > 1)",
+       .reason = "columns are heads of one kv head: for short walks; 16 warps have the registers"},
+      {.expr = "warps_per_sm <= 12 || (depth == 1 && (heads_per_cta == 2 || swapped == 1))",
        .reason = "at 128 registers two units, or half rows, leave words in memory"},
       {.expr = "depth == 1 || cluster == 1 || warps <= 8",
        .reason = "a cluster of CTAs that fill an SM each finds no room"},

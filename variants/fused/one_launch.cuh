@@ -9,6 +9,7 @@
 #include "variants/device/epilogue.cuh"
 #include "variants/device/own_tokens.cuh"
 #include "variants/device/prepare_args.h"
+#include "variants/device/swapped_products.cuh"
 #include "variants/device/token_rows.cuh"
 
 namespace muse::fused_one_launch {
@@ -304,13 +305,14 @@ __device__ __forceinline__ void prefetch_pages(const device::AttentionArgs& args
 template <class C>
 struct Choices : C {
   static constexpr int tokens = 32 / C::heads_per_cta;  // 4 KB a unit
+  static constexpr int transpose = 1;                   // by movmatrix, where products are swapped
 };
 
 /// grid: splits, groups of kv heads, requests.
 template <class Configuration, int kQueries>
 __device__ __forceinline__ void step(const Args& block) {
   using C = Choices<Configuration>;
-  using Shape = device::DirectShape<C, kQueries>;
+  using Shape = typename device::ChosenShape<C, kQueries, C::swapped != 0>::Shape;
   using Epilogue = device::Epilogue<C>;
   const device::AttentionArgs args = device::direct_args<Shape>(block.attention);
   device::wait_for_predecessor();
@@ -374,7 +376,7 @@ __global__ void __launch_bounds__(C::warps * 32, ctas_per_sm<C>(16))
 template <class C>
 __global__ void __launch_bounds__(C::warps * 32, ctas_per_sm<C>(8))
     step_2_tokens(const __grid_constant__ Args block) {
-  if constexpr (C::warps <= device::kMostWarpsOf2Tokens) step<C, 2>(block);
+  if constexpr (C::warps <= device::kMostWarpsOf2Tokens && C::swapped == 0) step<C, 2>(block);
 }
 
 #endif  // MUSE_DEVICE_CODE
