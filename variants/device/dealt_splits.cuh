@@ -55,11 +55,11 @@ class SplitDealer {
     const int thread = static_cast<int>(threadIdx.x);
 #pragma unroll 1
     for (int first = thread; first < whole_turns(requests); first += 2 * 32 * kWarps) {
-      const int second = first + 32 * kWarps;  // both on their way at a time
-      const int of_first = first < requests ? units(first) : 0;
-      const int of_second = second < requests ? units(second) : 0;
-      scratch.units[first] = of_first;
-      if (second < whole_turns(requests)) scratch.units[second] = of_second;
+      const int second = first + 32 * kWarps;  // both on their way at a time: no branch before
+      const int of_first = units(smaller(first, requests - 1));
+      const int of_second = units(smaller(second, requests - 1));
+      scratch.units[first] = first < requests ? of_first : 0;
+      if (second < whole_turns(requests)) scratch.units[second] = second < requests ? of_second : 0;
     }
     __syncthreads();
     try_sizes(bounds(ctas, requests, scratch), requests, scratch);
