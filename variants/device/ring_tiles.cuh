@@ -36,9 +36,13 @@ struct RingTile {
     return ((pair & 1) | (pair & 2) << 1) ^ (column & 1) * 3;
   }
 
-  /// Of 16 bytes of a key's row of K.
-  static __device__ __forceinline__ int offset(int key, int head, int chunk) {
-    return key / kBlockKeys * kBlockBytes + head * kHeadBytes + in_block(key % kBlockKeys, chunk);
+  /// Of a key's row of K, head 0.
+  static __device__ __forceinline__ constexpr int row_at(int key) {
+    return key / kBlockKeys * kBlockBytes + key % kBlockKeys * kHeadDim;
+  }
+  /// Of a chunk of a row in a block of one head.
+  static __device__ __forceinline__ constexpr int in_block(int row, int chunk) {
+    return row * kHeadDim + (chunk ^ (row >> 1 & 3)) * 16;
   }
 
   /// Columns 8n..8n+7 of a block. `block`: K of a head.
@@ -67,11 +71,6 @@ struct RingTile {
   static __device__ __forceinline__ Words4 load_value_row(const unsigned char* block, int row) {
     return load_words4(block + in_block(row, static_cast<int>(threadIdx.x) % 4));
   }
-
- private:
-  static __device__ __forceinline__ int in_block(int row, int chunk) {
-    return row * kHeadDim + (chunk ^ (row >> 1 & 3)) * 16;
-  }
 };
 
 /// Copies tiles row by row, kWarps whole warps of the CTA from kFirstWarp on together, each its own
@@ -84,14 +83,14 @@ class RowCopier {
   static constexpr int kPassKeys = 8 / kHeads;   // of a warp at a time
   static constexpr int kMine = kKeys / kWarps;   // of a warp in a tile
   static constexpr int kWords = (kMine + 31) / 32;
-  static_assert(kKeys % kWarps == 0 && kMine % kPassKeys == 0, "every warp copies as many rows");
+  static_assert(kKeys % kWarps == 0 && kMine % 8 == 0, "every warp copies as many rows");
 
   /// Pages of a warp's keys in one tile, one to a lane and word.
   struct Pages {
     int page[kWords];
   };
 
-  /// Keys outside place.keys are neither read nor looked up, and nothing is written in their place.
+  /// Keys outside place.keys are neither read nor looked up; zeros are written in their place.
   __device__ __forceinline__ RowCopier(const AttentionArgs& args, const TensorMap& /*k_map*/,
                                        const TensorMap& /*v_map*/, const CopyPlace& place)
       : args_(args), place_(place) {}
@@ -117,17 +116,26 @@ class RowCopier {
     const Thread thread;
     const int head = thread.lane / 8 % kHeads, chunk = thread.lane % 4;
     const int in_pass = thread.lane / (8 * kHeads) * 2 + thread.lane % 8 / 4;
-    const int column = (place_.first_head + head) * kHeadDim + chunk * 16;
+    const int first = begin + thread.first + in_pass;
     const int end = head < place_.heads ? place_.keys.end : begin;
+    const int row_bytes = args_.num_kv_heads * kHeadDim, page_bytes = row_bytes << args_.page_shift;
+    const int column = (place_.first_head + head) * kHeadDim + chunk * 16;
+    const uint8_t* const k = args_.k_cache + column;
+    const uint8_t* const v = args_.v_cache + column;
+    // Chunks are exchanged by the row's number, of which a pass adds what the compiler knows.
+    unsigned char* const mine = tile + Tile::row_at(thread.first) + head * Tile::kHeadBytes;
+    const int in_first = Tile::in_block(in_pass, chunk);
 #pragma unroll
     for (int pass = 0; pass < kMine / kPassKeys; ++pass) {
-      const int in_mine = pass * kPassKeys + in_pass, key = begin + thread.first + in_mine;
-      const int page = __shfl_sync(kWholeWarp, pages.page[pass * kPassKeys / 32], in_mine % 32);
-      if (key >= end) continue;
-      const int64_t at = row_offset(args_, page, key) + column;
-      unsigned char* const to = tile + Tile::offset(thread.first + in_mine, head, chunk);
-      copy_async_16(to, args_.k_cache + at, true);
-      copy_async_16(to + Tile::kValuesAt, args_.v_cache + at, true);
+      const int key = first + pass * kPassKeys;
+      const int page = __shfl_sync(kWholeWarp, pages.page[pass * kPassKeys / 32],
+                                   pass * kPassKeys % 32 + in_pass);
+      const int64_t at = static_cast<int64_t>(page) * page_bytes +
+                         (key & ((1 << args_.page_shift) - 1)) * row_bytes;
+      const int exchange = (pass * kPassKeys >> 1 & 3) * 16;
+      unsigned char* const to = mine + Tile::row_at(pass * kPassKeys) + (in_first ^ exchange);
+      copy_async_16(to, k + at, key < end);
+      copy_async_16(to + Tile::kValuesAt, v + at, key < end);
     }
   }
 
