@@ -285,7 +285,6 @@ __device__ __forceinline__ void attend(const Args& block) {
   unsigned char* const ring = device::dynamic_shared();
   unsigned char* const behind = ring + work_bytes(C::tile_kv, C::depth, kRows, C::warps);
   const int cache_seqlen = __ldg(args.cache_seqlens + blockIdx.z);
-  Epilogue::begin(args, device::cta_rows<Whole<C>>(args, 0), behind);
   device::KeyRange all = device::request_keys(args, cache_seqlen);
   // Boxes begin at whole blocks; no row attends what comes in before the window.
   if constexpr (C::boxes != 0) all.begin = all.begin / device::kBlockKeys * device::kBlockKeys;
@@ -293,9 +292,9 @@ __device__ __forceinline__ void attend(const Args& block) {
   const device::CtaRows cta = device::cta_rows<Whole<C>>(args, splits.count);
   if (!Epilogue::needed(cta)) {
     device::wait_for_predecessor();
-    Epilogue::leave();
     return;
   }
+  Epilogue::begin(args, cta, behind);
   const Shares shares = shares_of<C, kRows>(args, cta.first_head);
   Epilogue::keep(cta, behind);
   if (cta.has_keys()) {
@@ -307,6 +306,7 @@ __device__ __forceinline__ void attend(const Args& block) {
   }
   // Anew: the loop has use for every register.
   const Shares of = shares_of<C, kRows>(args, device::block_anew().y * kHeads);
+  Epilogue::meet();
   Epilogue::finish(args, behind, [&](int row, int chunk) {
     const int head = row >= of.rows ? 1 : 0, in_head = row - head * of.rows;
     const int unit = head * of.row_groups + in_head / kRows;

@@ -169,16 +169,15 @@ __device__ __forceinline__ void attend(const device::AttentionArgs& args) {
   unsigned char* const ring = device::dynamic_shared();
   unsigned char* const behind = ring + work_bytes(C::tile_kv, C::heads_per_cta, kRows, C::warps);
   const int cache_seqlen = __ldg(args.cache_seqlens + blockIdx.z);
-  Epilogue::begin(args, device::cta_rows<C>(args, 0), behind);
   const device::KeyRange all = device::request_keys(args, cache_seqlen);
   const device::Splits splits = device::splits_of(all, C::splits, C::tile_kv);
   const device::CtaRows cta = device::cta_rows<C>(args, splits.count);
   if (!Epilogue::needed(cta)) {
     device::wait_for_predecessor();
-    Epilogue::leave();
     return;
   }
   const Shares shares = shares_of<C, kRows>(args, cta.first_head);
+  Epilogue::begin(args, cta, behind);
   Epilogue::keep(cta, behind);
   if (cta.has_keys()) {
     attend_keys<C, kRows>(args, cta, shares, cache_seqlen,
@@ -188,6 +187,7 @@ __device__ __forceinline__ void attend(const device::AttentionArgs& args) {
     device::allow_successor();
   }
   static_assert(C::heads_per_cta <= 2, "no division");
+  Epilogue::meet();
   Epilogue::finish(args, behind, [&](int row, int chunk) {
     const int head = row >= shares.rows ? 1 : 0, in_head = row - head * shares.rows;
     const int unit = head * shares.row_groups + in_head / kRows;

@@ -62,12 +62,11 @@ __device__ __forceinline__ void attend_split(const AttentionArgs& given) {
   DirectWalk<Shape> walk(args, cta.request, cta.first_head, keys, keys.end);
   walk.look_up();
   walk.prefetch_pages(keys.begin);
-  Ends::begin(args, cta, behind);
   if (!Ends::needed(cta)) {
     wait_for_predecessor();
-    Ends::leave();
     return;
   }
+  Ends::begin(args, cta, behind);
   auto& area = *reinterpret_cast<Area*>(dynamic_shared());
   static_assert(
       sizeof(Area) == direct_merge_bytes(Shape::kRows, C::warps) && sizeof(Area) % 16 == 0,
@@ -80,7 +79,7 @@ __device__ __forceinline__ void attend_split(const AttentionArgs& given) {
     allow_successor();
     Ends::meet();
   }
-  Ends::template finish<true>(args, behind, [&](int row, int chunk) {
+  Ends::finish(args, behind, [&](int row, int chunk) {
     return area.merged(Shape::row_of(row), Shape::kRows, C::warps, chunk);
   });
 }

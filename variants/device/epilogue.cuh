@@ -13,12 +13,12 @@
 //   warps, heads_per_cta
 //
 // Order of calls, in all threads:
+//   needed(rows)   false: wait_for_predecessor(), return
 //   begin(...)     as soon as inputs of the step may be read and the loads that the loop waits for
 //                  are on their way; a whole warp together
-//   needed(rows)   false: wait_for_predecessor(), leave(), return
-//   keep(...)      of those that are needed, before the loop: what finish() wants of `rows` waits
-//   in
-//                  shared memory. Not where a Place knows
+//   keep(...)      before the loop: what finish() wants of `rows` waits in shared memory. Not where
+//                  a Place knows
+//   meet()         at the latest before finish(): in the shadow of other waits
 //   finish(...)    after wait_for_predecessor(), once the warp has left its rows for the CTA's own
 //                  merge. CTAs without keys that are needed skip their loop and come here too
 #pragma once
@@ -106,14 +106,20 @@ class Epilogue {
   static_assert(C::splits % C::cluster == 0, "clusters are whole");
   static_assert(C::gate == 0 || kFinal, "the gate takes O");
 
+  /// Whether the CTA has keys or stands in a cluster with one that has.
+  static __device__ __forceinline__ bool needed(const CtaRows& rows) {
+    return rows.split / kCluster * kCluster < rows.splits;
+  }
+
   /// Peers learn that the CTA is there. Gates and v_scale start on their way to shared memory: at
-  /// the end they would be a miss of all caches. finish() and leave() wait for them. rows.splits
-  /// need not be known.
+  /// the end they would be a miss of all caches. finish() waits for them.
   static __device__ __forceinline__ void begin(const AttentionArgs& args, const CtaRows& rows,
                                                unsigned char* shared) {
     if constexpr (kCluster > 1) {
       constexpr int kRowBytes = kHeadDim * static_cast<int>(sizeof(float)) + sizeof(RowStats);
-      if (thread() == 0) open_mailbox(mailbox(rows, shared), slots(rows) * kCluster * kRowBytes);
+      if (thread() == 0 && slots(rows) > 0) {
+        open_mailbox(mailbox(rows, shared), slots(rows) * kCluster * kRowBytes);
+      }
       __syncwarp();
       arrive_at_cluster();
     }
@@ -142,25 +148,14 @@ class Epilogue {
     if (thread() == 0) *splits(rows, shared) = rows.splits;
   }
 
-  /// Whether the CTA has keys or stands in a cluster with one that has.
-  static __device__ __forceinline__ bool needed(const CtaRows& rows) {
-    return rows.split / kCluster * kCluster < rows.splits;
-  }
-  /// Of a CTA that is not: whoever arrives also waits, and nothing lands once it has ended.
-  static __device__ __forceinline__ void leave() {
-    wait_copies<0>();
-    meet();
-  }
-
-  /// Waits until the peers of begin() are there, in the shadow of whatever else is waited for; then
-  /// finish<true>() need not.
+  /// Waits until the peers of begin() are there.
   static __device__ __forceinline__ void meet() {
     if constexpr (kCluster > 1) wait_for_cluster();
   }
 
   /// merged(row, chunk) -> RowPart: what this CTA has of dims 4*chunk..4*chunk+3, not normalised;
   /// whole warps call it, 16 lanes to a row; not in a CTA without keys. shared: epilogue_bytes().
-  template <bool kMet = false, class Merged>
+  template <class Merged>
   static __device__ __forceinline__ void finish(const AttentionArgs& args, unsigned char* shared,
                                                 const Merged& merged) {
     wait_copies<0>();
@@ -170,7 +165,6 @@ class Epilogue {
     if constexpr (kCluster == 1) {
       hand_out(args, rows, shared, merged);
     } else {
-      if constexpr (!kMet) meet();
       send(rows, shared, merged);
       // Then nobody will write to this CTA again. Warps without rows need not know.
       if (thread() / 32 * 2 < slots(rows)) wait_for_mail(mailbox(rows, shared));

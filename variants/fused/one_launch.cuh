@@ -338,11 +338,11 @@ __device__ __forceinline__ void step(const Args& block) {
   walk.look_up();
   walk.prefetch_pages(at.keys.begin);
   unsigned char* const epilogue = Regions<C, Shape>::epilogue();
-  Epilogue::begin(args, at.cta, epilogue);
   if (!Epilogue::needed(at.cta)) {
-    Epilogue::leave();
+    device::wait_copies<0>();
     return;
   }
+  Epilogue::begin(args, at.cta, epilogue);
   Epilogue::keep(at.cta, epilogue);
   if (at.cta.has_keys()) {
     attend_keys<C, Shape>(block, args, at, position, walk);
@@ -352,7 +352,7 @@ __device__ __forceinline__ void step(const Args& block) {
   const auto merged = [](int row, int chunk) {
     return Regions<C, Shape>::merge().merged(Shape::row_of(row), Shape::kRows, C::warps, chunk);
   };
-  Epilogue::template finish<true>(args, epilogue, merged);
+  Epilogue::finish(args, epilogue, merged);
 }
 
 /// CTAs on an SM by the registers that a thread may have. Below CC 9.0 they do not suffice for 16
