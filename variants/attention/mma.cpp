@@ -87,7 +87,7 @@ std::vector<Tunable> tunables() {
       {.name = "heads_per_cta", .values = {1, 2}, .default_value = 2},
       {.name = "splits", .values = {1, 4, 8, 16, 32, 64}, .default_value = 16},
       {.name = "partial_bf16", .values = {0, 1}, .default_value = 0}};
-  for (Tunable& tunable : device::epilogue_tunables({1, 4, 8, 16})) {
+  for (Tunable& tunable : device::epilogue_tunables({1, 8, 16})) {
     all.push_back(std::move(tunable));
   }
   return all;
@@ -101,8 +101,13 @@ std::vector<Constraint> constraints() {
        .reason = "a thread copies four rows of a tile at most, whose pages it holds in registers"},
       {.expr = "partial_bf16 == 0 || splits >= 16",
        .reason = "few partials are few bytes, whatever their type"},
-      {.expr = "(cluster == 1 && ticket == 0) || (warps >= 4 && heads_per_cta == 2)",
+      {.expr =
+           "(cluster == 1 && ticket == 0) || (warps >= 4 && heads_per_cta == 2 && tile_kv >= 64)",
        .reason = "merges within the launch pay where a CTA has work to merge"},
+      {.expr = "cluster == 1 || ticket == 1 || splits == cluster",
+       .reason = "a cluster that leaves partials is for combines that nobody needs"},
+      {.expr = "gate == 1 || (ticket == 0 && splits != cluster) || (warps == 8 && tile_kv == 64)",
+       .reason = "once all is merged the gate costs nothing: tried without where nothing else is"},
       {.expr = "cluster == 1 || ticket == 0 || splits >= 32",
        .reason = "a cluster and a ticket too: where a cluster alone cannot take all splits"}};
   for (Constraint& constraint : device::epilogue_constraints()) {
