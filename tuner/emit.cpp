@@ -3,6 +3,7 @@
 #include "tuner/emit.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -14,13 +15,12 @@
 #include <string_view>
 #include <tuple>
 
+#include "tuner/dispatch_lookup_text.h"
 #include "tuner/emit_text.h"
+#include "tuner/records.h"
 
 namespace muse::tuner {
 namespace {
-
-/// Layout of the emitted header; rises when a consumer could notice.
-constexpr int kFormat = 1;
 
 /// A C++ string literal of the bytes: printable ASCII as it is, the rest as octal escapes (three
 /// digits, so that a digit behind one does not join it). `?` is escaped against trigraphs.
@@ -39,13 +39,23 @@ std::string literal(std::string_view text) {
   return out + '"';
 }
 
-/// Microseconds to a thousandth, with a point under any locale.
-std::string microseconds(double ns, const std::string& shape) {
-  std::array<char, 64> text;
+/// For the message of an assertion, in which compilers want no escapes.
+std::string plain(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const bool safe = c >= 0x20 && c < 0x7F && c != '"' && c != '\\' && c != '?';
+    out += safe ? c : '_';
+  }
+  return out;
+}
+
+/// With three decimals and a point under any locale.
+std::string decimal(double value) {
+  std::array<char, 400> text;
   const auto [end, error] =
-      std::to_chars(text.data(), text.data() + text.size(), ns / 1000, std::chars_format::fixed, 3);
-  if (!std::isfinite(ns) || error != std::errc{}) {
-    throw std::invalid_argument("dispatch row of " + shape + " has a time that is no number");
+      std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed, 3);
+  if (!std::isfinite(value) || error != std::errc{}) {
+    throw std::invalid_argument("dispatch row with a time that is no number");
   }
   return {text.data(), end};
 }
@@ -73,27 +83,18 @@ int64_t mean_context(const Shape& shape) {
   return (sum + count - 1) / count;
 }
 
-/// The same order as detail::compare of the header, then the chosen one of a key first.
-auto sort_key(const DispatchRow& row) {
-  const Problem& p = row.shape.problem;
-  return std::tuple(
-      std::array<int64_t, 10>{p.num_q_heads, p.num_kv_heads, p.head_dim, p.page_size, p.q_len,
-                              p.window, p.rope(), p.scaled(), p.batch, dispatch_context(row.shape)},
-      -mean_context(row.shape), row.shape.lengths.profile != Profile::kUniform, key(row.shape),
-      -row.run, row.pipeline, row.date, row.status, row.median_ns, row.low_ns, row.high_ns,
-      row.base_median_ns);
-}
-
-std::vector<DispatchRow> sorted_rows(std::vector<DispatchRow> rows) {
-  std::sort(rows.begin(), rows.end(),
-            [](const DispatchRow& a, const DispatchRow& b) { return sort_key(a) < sort_key(b); });
-  return rows;
+/// Of rows that share a key the chosen one first; the rest is for one order of equal tables.
+auto preference(const DispatchRow& row) {
+  return std::tuple(-mean_context(row.shape), row.shape.lengths.profile != Profile::kUniform,
+                    key(row.shape), -row.run, row.pipeline, row.date, row.status, row.median_ns,
+                    row.low_ns, row.high_ns, row.base_median_ns, row.regret_pct, row.over.size());
 }
 
 /// The base is number 0, the others follow by key.
 std::vector<std::string> pipelines_of(const DispatchTable& table) {
   std::set<std::string> others;
   for (const DispatchRow& row : table.rows) others.insert(row.pipeline);
+  for (const DispatchRow& row : table.captured) others.insert(row.pipeline);
   others.erase(table.base);
   std::vector<std::string> all{table.base};
   all.insert(all.end(), others.begin(), others.end());
@@ -104,8 +105,7 @@ std::vector<std::string> pipelines_of(const DispatchTable& table) {
 
 std::string constants_text(const DispatchTable& table) {
   const DeviceClass& d = table.device;
-  std::string out = "\n// Where the table comes from.\n";
-  out += fmt::format("inline constexpr int kFormat = {};\n", kFormat);
+  std::string out = "\n// Where the tables come from.\n";
   const std::pair<const char*, const std::string&> texts[] = {
       {"kGenerator", table.generator}, {"kRegime", table.regime},
       {"kTimer", table.timer},         {"kDriver", table.driver},
@@ -114,9 +114,24 @@ std::string constants_text(const DispatchTable& table) {
   for (const auto& [name, text] : texts) {
     out += fmt::format("inline constexpr const char* {} = {};\n", name, literal(text));
   }
-  return out + fmt::format("inline constexpr Device kDevice = {{{}, {}, {}, {}, {}, {}, {}}};\n",
-                           literal(d.model), literal(d.isa), boolean(d.host), d.cc, d.sm_count,
-                           d.memory_bytes, d.driver_version);
+  out += fmt::format("inline constexpr Device kDevice = {{{}, {}, {}, {}, {}, {}, {}, {}}};\n",
+                     literal(d.model), literal(d.isa), boolean(d.host), d.cc, d.sm_count,
+                     d.memory_bytes, d.driver_version, compiler_version(table.toolkit, d.host));
+  const auto axis = [](const dispatch::Axis& a) {
+    return fmt::format("{{{}, {}}}", boolean(a.exact), a.weight);
+  };
+  out += fmt::format(
+      "\n// q_len, batch, context; the largest distance.\n"
+      "inline constexpr Rules kRules = {{{}, {}, {}, {}}};\n",
+      axis(table.rules.q_len), axis(table.rules.batch), axis(table.rules.context),
+      table.rules.limit);
+  const auto regret = [&](const char* name, const Regret& r) {
+    return fmt::format(
+        "inline constexpr double {0}Worst = {1};\ninline constexpr double {0}Mean = {2};\n", name,
+        decimal(100 * r.worst), decimal(100 * r.mean));
+  };
+  return out + "\n// Time lost against the best measured of each shape, percent.\n" +
+         regret("kRegretPct", table.regret) + regret("kCapturedRegretPct", table.captured_regret);
 }
 
 /// `inline constexpr Type name[] = {...}`, or a null pointer for an empty list (C++ has no array of
@@ -153,44 +168,121 @@ std::string pipelines_text(const std::vector<std::string>& pipelines) {
   }
   return "\n" + list_text("const char*", "kCandidates", "kCandidateCount", names) + parts_text +
          "}  // namespace detail\n\n// The base is number 0.\n" +
-         list_text("PipelineInfo", "kPipelines", "kPipelineCount", infos) +
-         "inline constexpr Pipeline kBase{0};\n";
+         list_text("PipelineInfo", "kPipelines", "kPipelineCount", infos);
 }
 
-std::string row_text(const DispatchRow& row, size_t pipeline) {
-  const Problem& p = row.shape.problem;
-  const std::string shape = key(row.shape);
-  return fmt::format(
-      "{{{{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}}}, Pipeline{{{}}}, {}, {}, {}, {}, {}, {}, {}, "
-      "{}}}",
-      p.batch, p.q_len, p.num_q_heads, p.num_kv_heads, p.head_dim, p.page_size, p.window,
-      boolean(p.rope()), boolean(p.scaled()), dispatch_context(row.shape), pipeline,
-      microseconds(row.median_ns, shape), microseconds(row.low_ns, shape),
-      microseconds(row.high_ns, shape), microseconds(row.base_median_ns, shape),
-      literal(row.status), literal(shape), row.run, literal(row.date));
+std::string key_text(const dispatch::Key& k) {
+  return fmt::format("{{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}}}", k.batch, k.q_len, k.num_q_heads,
+                     k.num_kv_heads, k.head_dim, k.page_size, k.window, boolean(k.rope),
+                     boolean(k.scaled), k.context);
 }
 
-std::string rows_text(const DispatchTable& table, const std::vector<std::string>& pipelines) {
-  std::vector<std::string> rows;
-  for (const DispatchRow& row : sorted_rows(table.rows)) {
-    const auto at = std::find(pipelines.begin(), pipelines.end(), row.pipeline);
-    rows.push_back(row_text(row, static_cast<size_t>(at - pipelines.begin())));
+std::string row_text(const dispatch::Row& r) {
+  return fmt::format("{{{}, Pipeline{{{}}}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}}",
+                     key_text(r.key), static_cast<int>(r.pipeline), decimal(r.median_us),
+                     decimal(r.low_us), decimal(r.high_us), decimal(r.base_median_us),
+                     decimal(r.margin_pct), decimal(r.regret_pct), r.shapes, literal(r.status),
+                     literal(r.shape), r.run, literal(r.date));
+}
+
+/// A table as arrays whose names start with `prefix`, all but the rows in namespace detail.
+std::string table_text(const DispatchIndex& index, const std::string& prefix) {
+  std::vector<std::string> rows, lines, groups;
+  for (const dispatch::Row& row : index.rows) rows.push_back(row_text(row));
+  for (const dispatch::Line& l : index.lines) {
+    lines.push_back(fmt::format("{{{}, {}, {}, {}, {}, {}}}", l.q_len, l.batch, l.q_len_log2,
+                                l.batch_log2, l.first, l.end));
   }
-  return "\n// Ordered by key. Where shapes share a key the chosen one stands first (larger "
-         "context as\n"
-         "// measured, then uniform lengths, then shape name); the others are evidence.\n" +
-         list_text("Row", "kRows", "kRowCount", rows);
+  for (const dispatch::Group& g : index.groups) {
+    groups.push_back(
+        fmt::format("{{{{{{{}}}}}, {}, {}}}", fmt::join(g.structure.field, ", "), g.first, g.end));
+  }
+  const auto numbers = [&](const char* name, const std::vector<int32_t>& values) {
+    const std::string full = prefix + name;
+    if (values.empty()) {
+      return fmt::format("inline constexpr const std::int32_t* {} = nullptr;\n", full);
+    }
+    std::string text = fmt::format("inline constexpr std::int32_t {}[] = {{", full);
+    for (size_t i = 0; i < values.size(); ++i) {
+      text += fmt::format("{}{},", i % 16 == 0 ? "\n    " : " ", values[i]);
+    }
+    return text + "\n};\n";
+  };
+  return list_text("Row", prefix + "Rows", prefix + "RowCount", rows) + "namespace detail {\n" +
+         numbers("ContextLog2", index.context_log2) +
+         list_text("Line", prefix + "Lines", prefix + "LineCount", lines) +
+         list_text("Group", prefix + "Groups", prefix + "GroupCount", groups) +
+         numbers("Slots", index.slots) + "}  // namespace detail\n" +
+         fmt::format(
+             "inline constexpr Table {0}Table = {{\n    {1}, {0}Rows, {0}RowCount, "
+             "detail::{0}ContextLog2, detail::{0}Lines,\n    detail::{0}Groups, "
+             "detail::{0}GroupCount, detail::{0}Slots, {2}}};\n",
+             prefix, boolean(index.contexts), index.slot_bits);
 }
 
+/// Texts of the rows point into `ordered` and `shapes`, which outlive the index.
+DispatchIndex index_of(const std::vector<DispatchRow>& ordered,
+                       const std::vector<std::string>& shapes,
+                       const std::vector<std::string>& pipelines, bool contexts) {
+  std::vector<dispatch::Row> rows;
+  for (size_t i = 0; i < ordered.size(); ++i) {
+    const DispatchRow& r = ordered[i];
+    const auto at = std::find(pipelines.begin(), pipelines.end(), r.pipeline) - pipelines.begin();
+    rows.push_back({.key = dispatch_key(r.shape, contexts),
+                    .pipeline = static_cast<dispatch::Pipeline>(at),
+                    .median_us = r.median_ns / 1000,
+                    .low_us = r.low_ns / 1000,
+                    .high_us = r.high_ns / 1000,
+                    .base_median_us = r.base_median_ns / 1000,
+                    .margin_pct = margin_pct(r),
+                    .regret_pct = r.regret_pct,
+                    .shapes = contexts ? 1 : static_cast<int>(r.over.size()),
+                    .status = r.status.c_str(),
+                    .shape = shapes[i].c_str(),
+                    .run = r.run,
+                    .date = r.date.c_str()});
+  }
+  return index_rows(std::move(rows), contexts);
+}
+
+std::string rows_text(const std::vector<DispatchRow>& rows, const std::string& prefix,
+                      const std::vector<std::string>& pipelines, bool contexts) {
+  const std::vector<DispatchRow> ordered = in_preference(rows);
+  std::vector<std::string> shapes;
+  for (const DispatchRow& row : ordered) shapes.push_back(key(row.shape));
+  return table_text(index_of(ordered, shapes, pipelines, contexts), prefix);
+}
+
+/// Every name once.
 std::string variants_text(std::vector<VariantAbi> variants) {
-  std::sort(variants.begin(), variants.end(), [](const VariantAbi& a, const VariantAbi& b) {
-    return std::tie(a.name, a.abi) < std::tie(b.name, b.abi);
-  });
+  const auto order = [](const VariantAbi& v) { return std::tie(v.name, v.abi, v.source_hash); };
+  std::sort(variants.begin(), variants.end(),
+            [&](const VariantAbi& a, const VariantAbi& b) { return order(a) < order(b); });
   std::vector<std::string> entries;
-  for (const VariantAbi& v : variants)
-    entries.push_back(fmt::format("{{{}, {}}}", literal(v.name), v.abi));
-  return "\n// Argument layouts the table relies on.\n" +
-         list_text("VariantAbi", "kVariants", "kVariantCount", entries);
+  std::string asserts;
+  for (const VariantAbi& v : variants) {
+    entries.push_back(
+        fmt::format("{{{}, {}, {}}}", literal(v.name), v.abi, literal(v.source_hash)));
+    asserts += fmt::format(
+        "static_assert(detail::built_with_abi({0}, {1}),\n              \"{2}: this build lacks "
+        "it, "
+        "or takes other arguments than the table was tuned with (ABI {1}): sweep and emit "
+        "again\");\n"
+        "static_assert(detail::built_from({0}, {3}),\n              \"{2}: built from other "
+        "sources "
+        "than the table was tuned with: sweep and emit again\");\n",
+        literal(v.name), v.abi, plain(v.name), literal(v.source_hash));
+  }
+  return "\n// What the tables rely on. A build that defines MUSE_BUILD_VARIANTS(X) as a list of\n"
+         "// X(name, abi, source hash) is held against it; what is not listed here may differ.\n" +
+         list_text("VariantAbi", "kVariants", "kVariantCount", entries) +
+         std::string(kDispatchBuilt) + asserts + "#endif  // MUSE_BUILD_VARIANTS\n";
+}
+
+/// From its guard on: what is above is about the file in the source tree.
+std::string_view lookup_text() {
+  const std::string_view text = kDispatchLookup;
+  return text.substr(text.find("#ifndef"));
 }
 
 }  // namespace
@@ -201,25 +293,81 @@ int64_t dispatch_context(const Shape& shape) {
   return p.windowed() ? std::min(mean, p.window + p.q_len - 1) : mean;
 }
 
+dispatch::Key dispatch_key(const Shape& shape, bool contexts) {
+  const Problem& p = shape.problem;
+  return {
+      p.batch,     p.q_len,  p.num_q_heads, p.num_kv_heads, p.head_dim,
+      p.page_size, p.window, p.rope(),      p.scaled(),     contexts ? dispatch_context(shape) : 0};
+}
+
+int compiler_version(const std::string& toolkit, bool host) {
+  if (host) return 0;
+  const size_t digit = toolkit.find_first_of("0123456789");
+  if (digit == std::string::npos) return 0;
+  int major = 0, minor = 0;
+  const char* const end = toolkit.data() + toolkit.size();
+  const auto first = std::from_chars(toolkit.data() + digit, end, major);
+  if (first.ec != std::errc{} || first.ptr == end || *first.ptr != '.') return 0;
+  const auto second = std::from_chars(first.ptr + 1, end, minor);
+  if (second.ec != std::errc{} || major > 1000 || minor > 99) return 0;
+  return 1000 * major + 10 * minor;
+}
+
+dispatch::Rules dispatch_rules(const std::map<std::string, std::string>& axes,
+                               double max_distance) {
+  const auto axis = [&](const char* name) {
+    const auto found = axes.find(name);
+    return dispatch::Axis{found == axes.end() || found->second != "log2", 256};
+  };
+  return {axis("q_len"), axis("batch"), axis("context"),
+          std::llround(max_distance * static_cast<double>(dispatch::kDistanceOne))};
+}
+
+double margin_pct(const DispatchRow& row) {
+  return row.base_median_ns > 0 ? 100 * (1 - row.median_ns / row.base_median_ns) : 0;
+}
+
+std::vector<DispatchRow> in_preference(std::vector<DispatchRow> rows) {
+  std::sort(rows.begin(), rows.end(), [](const DispatchRow& a, const DispatchRow& b) {
+    return preference(a) < preference(b);
+  });
+  return rows;
+}
+
 std::string dispatch_header(const DispatchTable& table) {
   const std::vector<std::string> pipelines = pipelines_of(table);
-  std::string out =
-      "// SPDX-License-Identifier: Apache-2.0\n"
-      "// Generated: which pipeline of kernels serves which shape, with the evidence. Do not "
-      "edit.\n"
-      "// C++17, no allocation, no dependency. Define MUSE_DISPATCH_SOURCE_HASH to your build's "
-      "hash of\n"
-      "// the kernel sources to refuse a stale table at compile time.\n"
-      "#ifndef MUSE_DISPATCH_H_\n#define MUSE_DISPATCH_H_\n\n#include <cstdint>\n\n"
-      "namespace muse {\nnamespace dispatch {\n";
-  out += kDispatchTypes;
-  out += constants_text(table);
-  out += pipelines_text(pipelines);
-  out += rows_text(table, pipelines);
-  out += variants_text(table.variants);
-  out += kDispatchLookup;
-  out += "\n}  // namespace dispatch\n}  // namespace muse\n\n#endif  // MUSE_DISPATCH_H_\n";
-  return out;
+  std::string body(lookup_text());
+  body += "\nnamespace muse {\nnamespace dispatch {\n";
+  body += constants_text(table);
+  body += pipelines_text(pipelines);
+  body +=
+      "\n// Where shapes share a key the chosen one stands first (larger context as measured, "
+      "then uniform\n// lengths, then shape name); the others are evidence.\n";
+  body += rows_text(table.rows, "k", pipelines, true);
+  body += "\n// One choice for every context.\n";
+  body += rows_text(table.captured, "kCaptured", pipelines, false);
+  body += kDispatchFunctions;
+  body += variants_text(table.variants);
+  body += "\n}  // namespace dispatch\n}  // namespace muse\n";
+  return fmt::format(
+             "// SPDX-License-Identifier: Apache-2.0\n"
+             "// Generated: which pipeline of kernels serves which shape, with the evidence. Do "
+             "not edit.\n"
+             "// C++17, no allocation, no dependency.\n"
+             "#ifdef MUSE_DISPATCH_H_\n"
+             "#ifndef MUSE_DISPATCH_TABLE_{0}\n"
+             "#error \"two dispatch tables meet in one unit: include the one that belongs to this "
+             "build\"\n"
+             "#endif\n"
+             "#else\n"
+             "#define MUSE_DISPATCH_H_\n#define MUSE_DISPATCH_TABLE_{0}\n\n"
+             "#if defined(MUSE_DISPATCH_FORMAT) && MUSE_DISPATCH_FORMAT != {1}\n"
+             "#error \"dispatch tables are read in another format in this unit: emit again with "
+             "the "
+             "muse-tune of this build\"\n"
+             "#endif\n\n",
+             hash_hex(body), MUSE_DISPATCH_FORMAT) +
+         body + "\n#endif  // MUSE_DISPATCH_H_\n";
 }
 
 }  // namespace muse::tuner

@@ -1,30 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-// The dispatch table as a C++17 header: exact lookup, each row with its evidence.
+// The dispatch tables as a C++17 header, each row with its evidence; the same as JSON.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "tuner/dispatch_index.h"
+#include "tuner/regret.h"
 #include "variants/lengths.h"
 #include "variants/runtime/device_class.h"
 
 namespace muse::tuner {
 
+/// What one choice for several shapes costs on one of them.
+struct ShapeRegret {
+  std::string shape;  ///< key
+  double median_ns = 0;
+  double regret_pct = 0;
+};
+
 /// One row: which pipeline for this shape, and why that is believed.
 struct DispatchRow {
-  Shape shape;
+  Shape shape;           ///< captured: the one where most is lost
   std::string pipeline;  ///< chain key
   double median_ns = 0, low_ns = 0, high_ns = 0;
   double base_median_ns = 0;
-  std::string status;  ///< winner, tie(n), ...
+  double regret_pct = 0;  ///< against the best measured; captured: at the worst shape
+  std::string status;     ///< winner, tie(n), ...; "limited": not what this shape alone would have;
+                          ///< "captured"
   int64_t run = 0;
-  std::string date;  ///< of the run, ISO 8601
+  std::string date;                       ///< of the run, ISO 8601
+  std::string rule = {};                  ///< why it was chosen
+  std::vector<std::string> tie_set = {};  ///< chain keys that could not be told from the winner
+  std::vector<ShapeRegret> over = {};     ///< captured: every shape it was chosen for
 };
 
 struct VariantAbi {
   std::string name;
   int abi;
+  std::string source_hash;
 };
 
 struct DispatchTable {
@@ -34,13 +50,34 @@ struct DispatchTable {
   std::string driver, toolkit;
   std::string source_hash;  ///< of the closure of every variant in the table
   std::vector<DispatchRow> rows;
+  std::vector<DispatchRow> captured;  ///< of each key without context one
+  dispatch::Rules rules{};
   std::vector<VariantAbi> variants;     ///< every variant named in the table
   std::string generator = "muse-tune";  ///< with its version
+  /// Of the rows as they are, against the best that was measured of each shape.
+  Regret regret, captured_regret;
+  std::map<std::string, std::string> provenance = {};  ///< more of it, for the JSON alone
 };
 
 /// The context a row is found under, tokens: the mean of the requests' contexts, rounded up, and on
 /// windowed layers at most window + L - 1 (no query sees further back).
 int64_t dispatch_context(const Shape& shape);
+
+/// What a shape is found under; without `contexts` its context is 0.
+dispatch::Key dispatch_key(const Shape& shape, bool contexts);
+
+/// What the choice saves of the base's time; 0 where that is not known.
+double margin_pct(const DispatchRow& row);
+
+/// Of rows that share a key the chosen one first, see dispatch_header().
+std::vector<DispatchRow> in_preference(std::vector<DispatchRow> rows);
+
+/// 1000 * major + 10 * minor of "CUDA 13.0", "nvrtc 13.0.88", ...; 0 where no number with a point
+/// is in the text, or the table is a host's.
+int compiler_version(const std::string& toolkit, bool host);
+
+/// The rules of a config's axes ("log2" or "exact" by name) and its limit.
+dispatch::Rules dispatch_rules(const std::map<std::string, std::string>& axes, double max_distance);
 
 /// The header's text: byte-identical for equal tables (in whatever order) under any locale.
 ///
@@ -50,5 +87,9 @@ int64_t dispatch_context(const Shape& shape);
 /// ones, then the least shape key, then the latest run; the other rows stay behind it as evidence.
 /// Throws std::invalid_argument for a time that is no finite number.
 std::string dispatch_header(const DispatchTable& table);
+
+/// Where the table comes from and each row with all its evidence: {schema: "muse.dispatch", ...}.
+/// `header_hash` is that of the header's text.
+std::string dispatch_json(const DispatchTable& table, const std::string& header_hash);
 
 }  // namespace muse::tuner

@@ -21,6 +21,7 @@
 #include "profiler/device_memory.h"
 #include "tests/bench/graph_timer.h"
 #include "tuner/compile.h"
+#include "tuner/regret.h"
 #endif
 
 namespace muse::bench {
@@ -251,7 +252,7 @@ class DecodeBench {
     }
     std::vector<Chain> chains;
     for (const auto& [unused, chain] : chosen) chains.push_back(chain);
-    std::vector<std::vector<double>> times(chains.size());
+    tuner::Times times(chains.size());
     for (const size_t i : group) {
       const Shape shape = with_capacity(cases[i].shape, capacity);
       for (size_t c = 0; c < chains.size(); ++c) {
@@ -259,7 +260,7 @@ class DecodeBench {
         times[c].push_back(timed ? timed->us : std::numeric_limits<double>::infinity());
       }
     }
-    const Chain& least = chains[least_worst_regret(times)];
+    const Chain& least = chains[tuner::least_worst_regret(times)];
     for (const size_t i : group) {
       figures.shapes[i].unknown_context = time(least, with_capacity(cases[i].shape, capacity));
     }

@@ -258,21 +258,4 @@ std::vector<Line> decode_lines(const DecodeFigures& figures) {
   return lines;
 }
 
-size_t least_worst_regret(const std::vector<std::vector<double>>& us) {
-  const auto worst = [&](const std::vector<double>& times) {
-    double worst = 0;
-    for (size_t context = 0; context < times.size(); ++context) {
-      double best = times[context];
-      for (const std::vector<double>& other : us) best = std::min(best, other[context]);
-      worst = std::max(worst, times[context] / best);
-    }
-    return worst;
-  };
-  size_t least = 0;
-  for (size_t i = 1; i < us.size(); ++i) {
-    if (worst(us[i]) < worst(us[least])) least = i;
-  }
-  return least;
-}
-
 }  // namespace muse::bench

@@ -55,10 +55,6 @@ struct Line {
 /// others say.
 std::vector<Line> decode_lines(const DecodeFigures& figures);
 
-/// By [candidate][context] times: the candidate whose largest ratio to the best of its context is
-/// the least. Precondition: neither is empty.
-size_t least_worst_regret(const std::vector<std::vector<double>>& us);
-
 /// The lines and the shapes as two tables.
 std::string decode_markdown(const DecodeFigures& figures);
 std::string decode_json(const DecodeFigures& figures);

@@ -214,11 +214,6 @@ TEST(DecodeText, SaysTheSameInBothFormats) {
   EXPECT_EQ(nothing["lines"][0]["verdict"], "not measured");
 }
 
-TEST(LeastWorstRegret, TakesWhatIsNowhereFarBehind) {
-  EXPECT_EQ(least_worst_regret({{10, 30}, {12, 22}, {20, 20}}), 1u);
-  EXPECT_EQ(least_worst_regret({{10, 1e300 * 10}, {12, 22}}), 1u);
-}
-
 /// A run that has chosen, on a GPU or the host, one pipeline and more for one problem.
 class Chosen {
  public:

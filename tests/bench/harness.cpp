@@ -11,7 +11,6 @@
 #include "db/store.h"
 #include "profiler/statistics.h"
 #include "tests/bench/bench.h"
-#include "tests/bench/dispatch_table.h"
 #include "tuner/plan.h"
 #include "tuner/spec.h"
 
@@ -19,24 +18,6 @@ namespace muse::bench {
 namespace {
 
 namespace fs = std::filesystem;
-
-void dispatch_lookup_hit(benchmark::State& state) {
-  size_t i = 0;
-  for (auto _ : state) {
-    benchmark::DoNotOptimize(dispatch::lookup(dispatch::kRows[i].key));
-    i = (i + 389) % dispatch::kRowCount;  // coprime to the count: no order to predict
-  }
-  state.counters["rows"] = dispatch::kRowCount;
-}
-
-void dispatch_lookup_miss(benchmark::State& state) {
-  dispatch::Key key = dispatch::kRows[dispatch::kRowCount / 2].key;
-  key.context += 1;
-  for (auto _ : state) {
-    benchmark::DoNotOptimize(key);
-    benchmark::DoNotOptimize(dispatch::lookup(key));
-  }
-}
 
 /// A database in a folder of its own, with a race of `trials` entrants under way.
 class RaceStore {
@@ -166,8 +147,6 @@ void bootstrap(benchmark::State& state) {
 
 void register_harness(const std::string& source_dir) {
   const std::string config = source_dir + "/configs/h200.yaml";
-  benchmark::RegisterBenchmark("dispatch_lookup/hit", dispatch_lookup_hit);
-  benchmark::RegisterBenchmark("dispatch_lookup/miss", dispatch_lookup_miss);
   benchmark::RegisterBenchmark("round_insertion", round_insertion)
       ->Arg(12)
       ->Arg(64)

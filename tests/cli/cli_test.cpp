@@ -281,6 +281,7 @@ TEST_F(SweptCli, OutputThatCannotBeWrittenIsExit3AndLeavesTheOldFile) {
   ASSERT_EQ(tune({"emit"}).exit_code, 0);
   const std::string header = read_file(folder_ / "muse_dispatch.h");
   EXPECT_NE(header.find("MUSE_DISPATCH_H_"), std::string::npos);
+  EXPECT_EQ(json::parse(read_file(folder_ / "muse_dispatch.json"))["schema"], "muse.dispatch");
   expect_refused({"emit", "--run", "99"}, 2, "no run 99");
   EXPECT_EQ(read_file(folder_ / "muse_dispatch.h"), header);
   const std::string database = read_file(folder_ / "muse-tune.db");
@@ -292,6 +293,27 @@ TEST_F(SweptCli, OutputThatCannotBeWrittenIsExit3AndLeavesTheOldFile) {
   std::filesystem::create_directory(folder_ / "fixed");
   chmod((folder_ / "fixed").c_str(), 0500);
   expect_refused({"emit", "--out", "fixed"}, 3, "fixed");
+}
+
+TEST_F(SweptCli, FewerPipelinesAreEmittedWhereThatIsAskedFor) {
+  const json all = json::parse(tune({"emit", "--json"}).out);
+  EXPECT_GT(all["pipelines"], 0);
+  EXPECT_GT(all["captured_rows"], 0);
+  EXPECT_GE(all["regret"]["worst_pct"], 0);
+  const json none = json::parse(tune({"emit", "--json", "--max-regret", "0"}).out);
+  EXPECT_EQ(none["regret"]["worst_pct"], 0) << none;
+  const json base = json::parse(tune({"emit", "--json", "--max-variants", "1"}).out);
+  EXPECT_EQ(base["pipelines"], 1) << base;
+  const json evidence = json::parse(read_file(folder_ / "muse_dispatch.json"));
+  for (const json& entry : evidence["entries"]) EXPECT_EQ(entry["pipeline"], base["base"]);
+  EXPECT_EQ(evidence["header_hash"], base["hash"]);
+  if (base["regret"]["worst_pct"] > 0) {
+    const std::string before = read_file(folder_ / "muse_dispatch.h");
+    expect_refused({"emit", "--max-variants", "1", "--max-regret", "0"}, 4, "--max-regret");
+    EXPECT_EQ(read_file(folder_ / "muse_dispatch.h"), before);
+  }
+  expect_refused({"emit", "--max-variants", "0"}, 2, "--max-variants");
+  expect_refused({"emit", "--max-regret", "-1"}, 2, "--max-regret");
 }
 
 TEST_F(SweptCli, ADatabaseOfANewerVersionIsRefused) {

@@ -1,14 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 // Generated: which pipeline of kernels serves which shape, with the evidence. Do not edit.
-// C++17, no allocation, no dependency. Define MUSE_DISPATCH_SOURCE_HASH to your build's hash of
-// the kernel sources to refuse a stale table at compile time.
-#ifndef MUSE_DISPATCH_H_
+// C++17, no allocation, no dependency.
+#ifdef MUSE_DISPATCH_H_
+#ifndef MUSE_DISPATCH_TABLE_df12a7ed6d83303e50d4293fea234219
+#error "two dispatch tables meet in one unit: include the one that belongs to this build"
+#endif
+#else
 #define MUSE_DISPATCH_H_
+#define MUSE_DISPATCH_TABLE_df12a7ed6d83303e50d4293fea234219
+
+#if defined(MUSE_DISPATCH_FORMAT) && MUSE_DISPATCH_FORMAT != 2
+#error "dispatch tables are read in another format in this unit: emit again with the muse-tune of this build"
+#endif
+
+#ifndef MUSE_DISPATCH_LOOKUP_H_
+#define MUSE_DISPATCH_LOOKUP_H_
+
+/// Layout of the emitted header; rises when a consumer could notice.
+#define MUSE_DISPATCH_FORMAT 2
 
 #include <cstdint>
 
 namespace muse {
 namespace dispatch {
+
+/// The largest size that can be asked for.
+inline constexpr std::int64_t kLargest = 2147483647;
 
 /// What is asked. Every size is positive; window 0 = all keys.
 struct Key {
@@ -27,25 +44,48 @@ struct Key {
 /// How well a choice fits what was asked.
 enum class Match : std::uint8_t {
   kExact,        ///< measured under this key
-  kNear,         ///< measured under a neighbouring key; not given by this format
-  kOtherDevice,  ///< measured on a neighbouring device class; not given by this format
-  kBase,         ///< not measured: the base
-  kInvalid       ///< the key is not one (a size of zero or less): the base
+  kNear,         ///< measured under a neighbouring key
+  kOtherDevice,  ///< measured on a neighbouring device class, under this key or a neighbouring one
+  kBase,         ///< not measured: the base; Choice::why says more
+  kInvalid       ///< the key is none (a size of zero or less, or above kLargest, ...): the base
 };
 
-/// Index into kPipelines.
+/// What the table is worth on a device, the best first.
+enum class Guard : std::uint8_t {
+  kTuned,          ///< the device class, driver branch and compiler it was measured with
+  kOtherDriver,    ///< tuned, not verified under this driver branch
+  kOtherCompiler,  ///< tuned, its kernels compiled by another version
+  kNearDevice,     ///< another class of the same architecture, SM count within 5 %
+  kForeign         ///< none of these: the base for every key
+};
+
+/// Why a choice is what it is.
+enum class Why : std::uint8_t {
+  kMeasured,        ///< there is a row
+  kInvalidKey,      ///< the key is none
+  kForeignDevice,   ///< nothing here was measured on such a device
+  kOtherStructure,  ///< no row has these heads, page class, window or not, ...
+  kTooFar,          ///< the nearest row is beyond the limit
+  kInfeasible       ///< every row within the limit was refused by the caller
+};
+
+/// Index into kPipelines; 0 is the base.
 enum class Pipeline : std::uint16_t {};
+inline constexpr Pipeline kBase{0};
 
 /// A measured choice with its evidence.
 struct Row {
-  Key key;  ///< context is clamped to window + q_len - 1 on windowed layers
+  Key key;  ///< context: at most window + q_len - 1 on windowed layers; 0 in the captured table
   Pipeline pipeline;
-  double median_us;  ///< of the choice
+  double median_us;  ///< of the choice, under `shape`
   double low_us;     ///< its 95 % interval
   double high_us;
-  double base_median_us;  ///< of the base in the same race
-  const char* status;     ///< winner, tie(n), inconclusive, degraded
-  const char* shape;      ///< as measured
+  double base_median_us;  ///< of the base under the same shape
+  double margin_pct;      ///< what the choice saves of the base's time
+  double regret_pct;      ///< time lost against the best measured; captured: at the worst context
+  int shapes;             ///< how many measured shapes the choice is for
+  const char* status;     ///< winner, tie(n), inconclusive, degraded; captured, limited
+  const char* shape;      ///< as measured; captured: the one where most is lost
   std::int64_t run;
   const char* date;
 };
@@ -59,33 +99,410 @@ struct PipelineInfo {
 struct VariantAbi {
   const char* name;
   int abi;
+  const char* source_hash;  ///< of everything the variant is made of
 };
 
+/// What a table was measured on, or where it is to be used.
 struct Device {
   const char* model;
-  const char* isa;
+  const char* isa;  ///< "sm_90a"; host: "avx2", ...
   bool host;
-  int cc;  ///< compute capability * 10
-  int sm_count;
+  int cc;        ///< compute capability * 10; host: 0
+  int sm_count;  ///< host: logical CPUs
   std::int64_t memory_bytes;
-  int driver_version;
+  int driver_version;    ///< cudaDriverGetVersion: one value a driver branch; host: 0
+  int compiler_version;  ///< CUDA's, 1000 * major + 10 * minor; host: 0
 };
 
 struct Choice {
   Pipeline pipeline;
   Match match;
-  const Row* row;  ///< null without an exact row
+  Guard guard;
+  Why why;
+  double distance;  ///< weighted sum of log2 ratios between the row and what was asked
+  const Row* row;   ///< null for the base by default
 };
 
-// Where the table comes from.
-inline constexpr int kFormat = 1;
+/// A scale: near by ratio, or to be met exactly.
+struct Axis {
+  bool exact;
+  std::int32_t weight;  ///< of a doubling, in 256ths
+};
+struct Rules {
+  Axis q_len, batch, context;
+  std::int64_t limit;  ///< the largest distance, in units of kDistanceOne
+};
+/// A doubling at weight 1.
+inline constexpr std::int64_t kDistanceOne = std::int64_t{65536} * 256;
+
+/// What must be equal: q heads, kv heads, head_dim, page class, windowed, rope, scaled.
+struct Structure {
+  std::int64_t field[7];
+};
+/// Rows of one q_len and batch, by context.
+struct Line {
+  std::int64_t q_len, batch;
+  std::int32_t q_len_log2, batch_log2;
+  int first, end;
+};
+/// Lines of one structure, by q_len and batch.
+struct Group {
+  Structure structure;
+  int first, end;
+};
+/// Rows by structure, q_len, batch, context, page size and window; of equal keys the chosen first.
+struct Table {
+  bool contexts;  ///< false: a choice for every context; keys have context 0
+  const Row* rows;
+  int row_count;
+  const std::int32_t* context_log2;  ///< of each row
+  const Line* lines;
+  const Group* groups;
+  int group_count;
+  const std::int32_t* slots;  ///< hash table of first rows; -1 = empty
+  int slot_bits;
+};
+
+namespace detail {
+
+constexpr bool same_text(const char* a, const char* b) noexcept {
+  while (*a != '\0' && *a == *b) {
+    ++a;
+    ++b;
+  }
+  return *a == *b;
+}
+
+/// 65536 * log2(x), rounded down to within one unit. Precondition: 1 <= x <= kLargest.
+constexpr std::int32_t log2_fixed(std::int64_t x) noexcept {
+  std::int32_t result = 0;
+  for (std::int32_t step = 16; step > 0; step /= 2) {
+    if ((x >> (result + step)) != 0) result += step;
+  }
+  std::uint64_t mantissa = static_cast<std::uint64_t>(x) << (31 - result);  // 2^31 .. 2^32
+  for (int bit = 0; bit < 16; ++bit) {
+    mantissa = (mantissa * mantissa) >> 31;
+    const std::uint64_t one = mantissa >> 32;
+    mantissa >>= one;
+    result = 2 * result + static_cast<std::int32_t>(one);
+  }
+  return result;
+}
+
+/// 0 to 6 by powers of two; pages of 64 rows and more are one class.
+constexpr std::int64_t page_class(std::int64_t page_size) noexcept {
+  std::int64_t result = 0;
+  while (result < 6 && (page_size >> (result + 1)) != 0) ++result;
+  return result;
+}
+
+constexpr Structure structure(const Key& key) noexcept {
+  return {{key.num_q_heads, key.num_kv_heads, key.head_dim, page_class(key.page_size),
+           key.window > 0 ? 1 : 0, key.rope ? 1 : 0, key.scaled ? 1 : 0}};
+}
+
+/// -1, 0 or 1.
+constexpr int compare(const Structure& a, const Structure& b) noexcept {
+  for (int i = 0; i < 7; ++i) {
+    if (a.field[i] != b.field[i]) return a.field[i] < b.field[i] ? -1 : 1;
+  }
+  return 0;
+}
+
+constexpr bool same(const Key& a, const Key& b) noexcept {
+  return a.context == b.context && a.batch == b.batch && a.q_len == b.q_len &&
+         a.window == b.window && a.page_size == b.page_size && a.rope == b.rope &&
+         a.scaled == b.scaled && a.num_q_heads == b.num_q_heads &&
+         a.num_kv_heads == b.num_kv_heads && a.head_dim == b.head_dim;
+}
+
+/// The first slot of a key among 2^bits; bits from 1 to 31.
+constexpr std::uint32_t slot_of(const Key& key, int bits) noexcept {
+  const auto term = [](std::int64_t value, std::uint64_t factor) {
+    return static_cast<std::uint64_t>(value) * factor;
+  };
+  std::uint64_t h =
+      term(key.context, 0x9E3779B97F4A7C15u) + term(key.batch, 0xC2B2AE3D27D4EB4Fu) +
+      term(key.q_len, 0x165667B19E3779F9u) + term(key.window, 0xD6E8FEB86659FD93u) +
+      term(key.page_size, 0xA0761D6478BD642Fu) + term(key.num_q_heads, 0xE7037ED1A0B428DBu) +
+      term(key.num_kv_heads, 0x8EBC6AF09C88C6E3u) + term(key.head_dim, 0x589965CC75374CC3u) +
+      (key.rope ? 0x1D8E4E27C47D124Fu : 0) + (key.scaled ? 0xEB44ACCAB455D165u : 0);
+  h ^= h >> 32;
+  h *= 0x9FB21C651E98DF25u;
+  return static_cast<std::uint32_t>(h >> (64 - bits));
+}
+
+/// The first row of exactly this key, or -1.
+constexpr int find_exact(const Table& table, const Key& key) noexcept {
+  if (table.row_count == 0) return -1;
+  const std::uint32_t mask = (std::uint32_t{1} << table.slot_bits) - 1;
+  for (std::uint32_t slot = slot_of(key, table.slot_bits);; slot = (slot + 1) & mask) {
+    const std::int32_t row = table.slots[slot];  // at most half of the slots are taken
+    if (row < 0 || same(table.rows[row].key, key)) return row;
+  }
+}
+
+/// The order in which rows are tried: nearest first, then the same page size, the same window, the
+/// order of the table.
+struct Rank {
+  std::int64_t distance;
+  int mismatch;
+  int row;
+};
+constexpr bool before(const Rank& a, const Rank& b) noexcept {
+  if (a.distance != b.distance) return a.distance < b.distance;
+  if (a.mismatch != b.mismatch) return a.mismatch < b.mismatch;
+  return a.row < b.row;
+}
+
+inline constexpr std::int64_t kFar = INT64_MAX / 4;
+
+/// Between two values and their logarithms; kFar where they have to be equal and are not.
+constexpr std::int64_t apart(const Axis& axis, std::int64_t a, std::int64_t b, std::int32_t log_a,
+                             std::int32_t log_b) noexcept {
+  if (axis.exact) return a == b ? 0 : kFar;
+  return std::int64_t{axis.weight} * (log_a < log_b ? log_b - log_a : log_a - log_b);
+}
+
+/// One search: the first row by rank that comes behind `after`.
+struct Search {
+  const Table& table;
+  const Rules& rules;
+  const Key& key;
+  std::int32_t q_len_log2, batch_log2, context_log2;
+  Rank after;
+  Rank best;
+
+  constexpr Search(const Table& where, const Rules& by, const Key& asked) noexcept
+      : table(where),
+        rules(by),
+        key(asked),
+        q_len_log2(log2_fixed(asked.q_len)),
+        batch_log2(log2_fixed(asked.batch)),
+        context_log2(where.contexts ? log2_fixed(asked.context) : 0),
+        after{-1, 0, 0},
+        best{} {}
+
+  /// False where this row, and what lies beyond it, is farther than the best.
+  constexpr bool consider(int row, std::int64_t to_line) noexcept {
+    const Key& other = table.rows[row].key;
+    const std::int64_t distance = to_line + apart(rules.context, key.context, other.context,
+                                                  context_log2, table.context_log2[row]);
+    if (distance > best.distance) return false;
+    const int mismatch =
+        (other.page_size != key.page_size ? 2 : 0) + (other.window != key.window ? 1 : 0);
+    const Rank rank{distance, mismatch, row};
+    if (before(after, rank) && before(rank, best)) best = rank;
+    return true;
+  }
+  /// False where the whole line, and those beyond it, are farther than the best.
+  constexpr bool consider_line(const Line& line, std::int64_t to_block) noexcept {
+    const std::int64_t to_line =
+        to_block + apart(rules.batch, key.batch, line.batch, batch_log2, line.batch_log2);
+    if (to_line > best.distance) return false;
+    int from = line.first;
+    for (int end = line.end; from < end;) {
+      const int middle = from + (end - from) / 2;
+      if (table.rows[middle].key.context < key.context) {
+        from = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+    for (int row = from; row < line.end && consider(row, to_line);) ++row;
+    for (int row = from; row > line.first && consider(row - 1, to_line);) --row;
+    return true;
+  }
+  /// Lines of one q_len, from the batch asked for outwards.
+  constexpr void consider_block(int first, int end, std::int64_t to_block) noexcept {
+    int from = first;
+    for (int to = end; from < to;) {
+      const int middle = from + (to - from) / 2;
+      if (table.lines[middle].batch < key.batch) {
+        from = middle + 1;
+      } else {
+        to = middle;
+      }
+    }
+    for (int line = from; line < end && consider_line(table.lines[line], to_block);) ++line;
+    for (int line = from; line > first && consider_line(table.lines[line - 1], to_block);) --line;
+  }
+  /// Whether there is a row within the limit; it is best.row.
+  constexpr bool next(const Group& group) noexcept {
+    best = Rank{rules.limit, 4, table.row_count};
+    for (int first = group.first; first < group.end;) {
+      const Line& line = table.lines[first];
+      int end = first + 1;
+      for (int to = group.end; end < to;) {
+        const int middle = end + (to - end) / 2;
+        if (table.lines[middle].q_len == line.q_len) {
+          end = middle + 1;
+        } else {
+          to = middle;
+        }
+      }
+      const std::int64_t to_block =
+          apart(rules.q_len, key.q_len, line.q_len, q_len_log2, line.q_len_log2);
+      if (to_block <= best.distance) consider_block(first, end, to_block);
+      first = end;
+    }
+    return best.row < table.row_count;
+  }
+};
+
+/// The group of a structure, or null.
+constexpr const Group* find_group(const Table& table, const Structure& wanted) noexcept {
+  int first = 0;
+  for (int end = table.group_count; first < end;) {
+    const int middle = first + (end - first) / 2;
+    const int order = compare(table.groups[middle].structure, wanted);
+    if (order == 0) return &table.groups[middle];
+    if (order < 0) {
+      first = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return nullptr;
+}
+
+constexpr bool size(std::int64_t value) noexcept { return value > 0 && value <= kLargest; }
+
+/// All of valid() that takes no division.
+constexpr bool in_range(const Key& key, bool contexts) noexcept {
+  return size(key.batch) && size(key.q_len) && size(key.num_q_heads) && size(key.num_kv_heads) &&
+         size(key.head_dim) && size(key.page_size) && key.window >= 0 && key.window <= kLargest &&
+         (!contexts || (size(key.context) && key.context >= key.q_len));
+}
+
+/// Within 5 % of the larger one. Negative and zero are near nothing.
+constexpr bool close(std::int64_t a, std::int64_t b) noexcept {
+  if (a <= 0 || b <= 0) return false;
+  return a < b ? b - a <= b / 20 : a - b <= a / 20;
+}
+
+constexpr bool known(const Device& d) noexcept {
+  return d.model != nullptr && d.isa != nullptr && *d.model != '\0' && *d.isa != '\0' &&
+         d.sm_count > 0 && (d.host || d.cc > 0);
+}
+
+constexpr Choice base(Match match, Guard guard, Why why) noexcept {
+  return {kBase, match, guard, why, 0, nullptr};
+}
+
+constexpr Choice found(const Table& table, int row, const Key& key, Guard guard,
+                       std::int64_t distance) noexcept {
+  const Row& chosen = table.rows[row];
+  const Match match = guard == Guard::kNearDevice ? Match::kOtherDevice
+                      : same(chosen.key, key)     ? Match::kExact
+                                                  : Match::kNear;
+  return {chosen.pipeline,
+          match,
+          guard,
+          Why::kMeasured,
+          static_cast<double>(distance) / static_cast<double>(kDistanceOne),
+          &chosen};
+}
+
+}  // namespace detail
+
+/// Whether the key can be asked for at all; without `contexts` its context does not matter.
+constexpr bool valid(const Key& key, bool contexts = true) noexcept {
+  return detail::in_range(key, contexts) && key.num_q_heads % key.num_kv_heads == 0;
+}
+
+/// A key in range as rows carry it: no query of a windowed layer sees further back than window +
+/// q_len
+/// - 1.
+constexpr Key normalized(Key key, bool contexts = true) noexcept {
+  if (!contexts) {
+    key.context = 0;
+  } else if (key.window > 0 && key.context > key.window + key.q_len - 1) {
+    key.context = key.window + key.q_len - 1;
+  }
+  return key;
+}
+
+/// What a table that was measured on one device is worth on another. A class is model,
+/// architecture, SM count and, on a GPU, memory to within 5 % (drivers keep different amounts
+/// back). A device without model, architecture or SMs is foreign to all.
+constexpr Guard guard(const Device& measured, const Device& here) noexcept {
+  if (!detail::known(measured) || !detail::known(here) || measured.host != here.host ||
+      measured.cc != here.cc || !detail::same_text(measured.isa, here.isa)) {
+    return Guard::kForeign;
+  }
+  const bool same_class = detail::same_text(measured.model, here.model) &&
+                          measured.sm_count == here.sm_count &&
+                          (here.host || detail::close(measured.memory_bytes, here.memory_bytes));
+  if (!same_class) {
+    return detail::close(measured.sm_count, here.sm_count) ? Guard::kNearDevice : Guard::kForeign;
+  }
+  if (measured.compiler_version != here.compiler_version) return Guard::kOtherCompiler;
+  if (measured.driver_version != here.driver_version) return Guard::kOtherDriver;
+  return Guard::kTuned;
+}
+
+/// Accepts every pipeline.
+struct Anything {
+  constexpr bool operator()(Pipeline) const noexcept { return true; }
+};
+
+/// The first row in the order of distance whose pipeline `feasible` accepts; the base where there
+/// is none within the limit. No allocation; defined for every key and every device.
+template <class Feasible>
+constexpr Choice find(const Table& table, const Rules& rules, const Key& asked, Guard guard,
+                      const Feasible& feasible) noexcept {
+  static_assert(noexcept(feasible(Pipeline{})), "say noexcept: nobody catches here");
+  if (!detail::in_range(asked, table.contexts)) {
+    return detail::base(Match::kInvalid, guard, Why::kInvalidKey);
+  }
+  const Key key = normalized(asked, table.contexts);
+  const int exact = guard == Guard::kForeign ? -1 : detail::find_exact(table, key);
+  if (exact >= 0 && feasible(table.rows[exact].pipeline)) {  // rows have valid keys alone
+    return detail::found(table, exact, key, guard, 0);
+  }
+  if (key.num_q_heads % key.num_kv_heads != 0) {
+    return detail::base(Match::kInvalid, guard, Why::kInvalidKey);
+  }
+  if (guard == Guard::kForeign) return detail::base(Match::kBase, guard, Why::kForeignDevice);
+  const Group* group = detail::find_group(table, detail::structure(key));
+  if (group == nullptr) return detail::base(Match::kBase, guard, Why::kOtherStructure);
+  detail::Search search(table, rules, key);
+  while (search.next(*group)) {
+    if (feasible(table.rows[search.best.row].pipeline)) {
+      return detail::found(table, search.best.row, key, guard, search.best.distance);
+    }
+    search.after = search.best;
+  }
+  return detail::base(Match::kBase, guard,
+                      search.after.distance < 0 ? Why::kTooFar : Why::kInfeasible);
+}
+
+}  // namespace dispatch
+}  // namespace muse
+
+#endif  // MUSE_DISPATCH_LOOKUP_H_
+
+namespace muse {
+namespace dispatch {
+
+// Where the tables come from.
 inline constexpr const char* kGenerator = "muse-tune 0.0.0";
 inline constexpr const char* kRegime = "cold";
 inline constexpr const char* kTimer = "host";
 inline constexpr const char* kDriver = "6.1.0";
 inline constexpr const char* kToolkit = "none";
 inline constexpr const char* kSourceHash = "0123456789abcdef0123456789abcdef";
-inline constexpr Device kDevice = {"Fictional CPU \"8\" \\ two", "avx2", true, 0, 8, 68719476736, 0};
+inline constexpr Device kDevice = {"Fictional CPU \"8\" \\ two", "avx2", true, 0, 8, 68719476736, 0, 0};
+
+// q_len, batch, context; the largest distance.
+inline constexpr Rules kRules = {{true, 256}, {false, 256}, {false, 256}, 26843546};
+
+// Time lost against the best measured of each shape, percent.
+inline constexpr double kRegretPctWorst = 1.200;
+inline constexpr double kRegretPctMean = 0.300;
+inline constexpr double kCapturedRegretPctWorst = 2.500;
+inline constexpr double kCapturedRegretPctMean = 1.000;
 
 inline constexpr int kCandidateCount = 9;
 inline constexpr const char* kCandidates[] = {
@@ -113,102 +530,147 @@ inline constexpr PipelineInfo kPipelines[] = {
     {"fused/vector:tile_kv=128", 1, detail::kPipeline1},
     {"prepare/vector + attention/vector:splits=4,tile_kv=64 + combine/vector + gate/vector", 4, detail::kPipeline2},
 };
-inline constexpr Pipeline kBase{0};
 
-// Ordered by key. Where shapes share a key the chosen one stands first (larger context as
-// measured, then uniform lengths, then shape name); the others are evidence.
+// Where shapes share a key the chosen one stands first (larger context as measured, then uniform
+// lengths, then shape name); the others are evidence.
 inline constexpr int kRowCount = 7;
 inline constexpr Row kRows[] = {
-    {{1, 1, 16, 2, 64, 1, 0, false, false, 4096}, Pipeline{2}, 12.345, 12.300, 12.400, 24.690, "tie(2)", "b1_l1_h16x2_d64_ps1_w0_rope0_kv1_t4096_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
-    {{4, 1, 16, 2, 64, 1, 0, false, false, 2001}, Pipeline{1}, 12.345, 12.300, 12.400, 24.690, "tie(2)", "b4_l1_h16x2_d64_ps1_w0_rope0_kv1_t8000_outlier1_random_s1", 3, "2030-01-02T03:04:05Z"},
-    {{8, 1, 16, 2, 64, 1, 0, false, false, 4096}, Pipeline{1}, 12.345, 12.300, 12.400, 24.690, "tie(2)", "b8_l1_h16x2_d64_ps1_w0_rope0_kv1_t4096_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
-    {{1, 1, 16, 2, 64, 1, 2048, true, false, 2048}, Pipeline{1}, 2.222, 2.177, 2.277, 4.444, "tie(2)", "b1_l1_h16x2_d64_ps1_w2048_rope500000_kv1_t32768_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
-    {{1, 1, 16, 2, 64, 1, 2048, true, false, 2048}, Pipeline{2}, 1.111, 1.066, 1.166, 2.222, "tie(2)", "b1_l1_h16x2_d64_ps1_w2048_rope500000_kv1_t4096_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
-    {{1, 8, 16, 2, 64, 1, 2048, true, false, 1024}, Pipeline{0}, 12.345, 12.300, 12.400, 24.690, "tie(2)", "b1_l8_h16x2_d64_ps1_w2048_rope500000_kv1_t1024_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
-    {{1, 8, 16, 2, 64, 1, 2048, true, false, 2055}, Pipeline{1}, 12.345, 12.300, 12.400, 24.690, "tie(2)", "b1_l8_h16x2_d64_ps1_w2048_rope500000_kv1_t4096_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
+    {{1, 1, 16, 2, 64, 1, 0, false, false, 4096}, Pipeline{2}, 12.345, 12.300, 12.400, 24.690, 50.000, 0.000, 1, "tie(2)", "b1_l1_h16x2_d64_ps1_w0_rope0_kv1_t4096_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
+    {{4, 1, 16, 2, 64, 1, 0, false, false, 2001}, Pipeline{1}, 12.345, 12.300, 12.400, 24.690, 50.000, 0.000, 1, "tie(2)", "b4_l1_h16x2_d64_ps1_w0_rope0_kv1_t8000_outlier1_random_s1", 3, "2030-01-02T03:04:05Z"},
+    {{8, 1, 16, 2, 64, 1, 0, false, false, 4096}, Pipeline{1}, 12.345, 12.300, 12.400, 24.690, 50.000, 0.000, 1, "tie(2)", "b8_l1_h16x2_d64_ps1_w0_rope0_kv1_t4096_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
+    {{1, 1, 16, 2, 64, 1, 2048, true, false, 2048}, Pipeline{1}, 2.222, 2.177, 2.277, 4.444, 50.000, 0.000, 1, "tie(2)", "b1_l1_h16x2_d64_ps1_w2048_rope500000_kv1_t32768_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
+    {{1, 1, 16, 2, 64, 1, 2048, true, false, 2048}, Pipeline{2}, 1.111, 1.066, 1.166, 2.222, 50.000, 0.000, 1, "tie(2)", "b1_l1_h16x2_d64_ps1_w2048_rope500000_kv1_t4096_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
+    {{1, 8, 16, 2, 64, 1, 2048, true, false, 1024}, Pipeline{0}, 12.345, 12.300, 12.400, 24.690, 50.000, 0.000, 1, "tie(2)", "b1_l8_h16x2_d64_ps1_w2048_rope500000_kv1_t1024_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
+    {{1, 8, 16, 2, 64, 1, 2048, true, false, 2055}, Pipeline{1}, 12.345, 12.300, 12.400, 24.690, 50.000, 0.000, 1, "tie(2)", "b1_l8_h16x2_d64_ps1_w2048_rope500000_kv1_t4096_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
 };
-
-// Argument layouts the table relies on.
-inline constexpr int kVariantCount = 3;
-inline constexpr VariantAbi kVariants[] = {
-    {"attention/vector", 1},
-    {"fused/vector", 2},
-    {"prepare/scalar", 1},
-};
-
 namespace detail {
-
-constexpr bool same_text(const char* a, const char* b) noexcept {
-  while (*a != '\0' && *a == *b) {
-    ++a;
-    ++b;
-  }
-  return *a == *b;
-}
-
-/// -1, 0 or 1.
-constexpr int compare(std::int64_t a, std::int64_t b) noexcept {
-  return a < b ? -1 : (a > b ? 1 : 0);
-}
-
-/// The order of the table: structure first, then batch and context, the axes a near lookup walks.
-constexpr int compare(const Key& a, const Key& b) noexcept {
-  const std::int64_t left[] = {a.num_q_heads, a.num_kv_heads, a.head_dim,     a.page_size,
-                               a.q_len,       a.window,       a.rope ? 1 : 0, a.scaled ? 1 : 0,
-                               a.batch,       a.context};
-  const std::int64_t right[] = {b.num_q_heads, b.num_kv_heads, b.head_dim,     b.page_size,
-                                b.q_len,       b.window,       b.rope ? 1 : 0, b.scaled ? 1 : 0,
-                                b.batch,       b.context};
-  for (int i = 0; i < 10; ++i) {
-    const int order = compare(left[i], right[i]);
-    if (order != 0) return order;
-  }
-  return 0;
-}
-
+inline constexpr std::int32_t kContextLog2[] = {
+    786432, 718700, 786432, 720896, 720896, 655360, 721218,
+};
+inline constexpr int kLineCount = 5;
+inline constexpr Line kLines[] = {
+    {1, 1, 0, 0, 0, 1},
+    {1, 4, 0, 131072, 1, 2},
+    {1, 8, 0, 196608, 2, 3},
+    {1, 1, 0, 0, 3, 5},
+    {8, 1, 196608, 0, 5, 7},
+};
+inline constexpr int kGroupCount = 2;
+inline constexpr Group kGroups[] = {
+    {{{16, 2, 64, 0, 0, 0, 0}}, 0, 3},
+    {{{16, 2, 64, 0, 1, 1, 0}}, 3, 5},
+};
+inline constexpr std::int32_t kSlots[] = {
+    -1, -1, -1, 1, -1, 2, 6, -1, -1, -1, 0, 3, 5, -1, -1, -1,
+};
 }  // namespace detail
+inline constexpr Table kTable = {
+    true, kRows, kRowCount, detail::kContextLog2, detail::kLines,
+    detail::kGroups, detail::kGroupCount, detail::kSlots, 4};
 
-/// Whether the key can be asked for at all.
-constexpr bool valid(const Key& key) noexcept {
-  return key.batch > 0 && key.q_len > 0 && key.num_q_heads > 0 && key.num_kv_heads > 0 &&
-         key.head_dim > 0 && key.page_size > 0 && key.window >= 0 && key.context > 0;
-}
-
-/// The key as rows carry it: no query of a windowed layer sees further back than window + q_len - 1.
-constexpr Key normalized(Key key) noexcept {
-  if (key.window > 0 && key.context - key.q_len >= key.window)
-    key.context = key.window + key.q_len - 1;
-  return key;
-}
+// One choice for every context.
+inline constexpr int kCapturedRowCount = 3;
+inline constexpr Row kCapturedRows[] = {
+    {{1, 1, 16, 2, 64, 1, 0, false, false, 0}, Pipeline{2}, 12.345, 12.300, 12.400, 24.690, 50.000, 2.500, 1, "captured", "b1_l1_h16x2_d64_ps1_w0_rope0_kv1_t4096_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
+    {{1, 1, 16, 2, 64, 1, 2048, true, false, 0}, Pipeline{1}, 12.345, 12.300, 12.400, 24.690, 50.000, 2.500, 2, "captured", "b1_l1_h16x2_d64_ps1_w2048_rope500000_kv1_t4096_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
+    {{1, 8, 16, 2, 64, 1, 2048, true, false, 0}, Pipeline{0}, 12.345, 12.300, 12.400, 24.690, 50.000, 2.500, 2, "captured", "b1_l8_h16x2_d64_ps1_w2048_rope500000_kv1_t1024_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
+};
+namespace detail {
+inline constexpr std::int32_t kCapturedContextLog2[] = {
+    0, 0, 0,
+};
+inline constexpr int kCapturedLineCount = 3;
+inline constexpr Line kCapturedLines[] = {
+    {1, 1, 0, 0, 0, 1},
+    {1, 1, 0, 0, 1, 2},
+    {8, 1, 196608, 0, 2, 3},
+};
+inline constexpr int kCapturedGroupCount = 2;
+inline constexpr Group kCapturedGroups[] = {
+    {{{16, 2, 64, 0, 0, 0, 0}}, 0, 1},
+    {{{16, 2, 64, 0, 1, 1, 0}}, 1, 3},
+};
+inline constexpr std::int32_t kCapturedSlots[] = {
+    2, 1, -1, 0, -1, -1, -1, -1,
+};
+}  // namespace detail
+inline constexpr Table kCapturedTable = {
+    false, kCapturedRows, kCapturedRowCount, detail::kCapturedContextLog2, detail::kCapturedLines,
+    detail::kCapturedGroups, detail::kCapturedGroupCount, detail::kCapturedSlots, 3};
 
 constexpr const PipelineInfo& info(Pipeline pipeline) noexcept {
   return kPipelines[static_cast<std::uint16_t>(pipeline)];
 }
 
-/// The pipeline for a key: what was measured under exactly this key, else the base.
-constexpr Choice lookup(const Key& asked) noexcept {
-  if (!valid(asked)) return Choice{kBase, Match::kInvalid, nullptr};
-  const Key key = normalized(asked);
-  int first = 0;
-  int end = kRowCount;
-  while (first < end) {  // the first row that is not less: the chosen one of its key
-    const int middle = first + (end - first) / 2;
-    if (detail::compare(kRows[middle].key, key) < 0) {
-      first = middle + 1;
-    } else {
-      end = middle;
-    }
-  }
-  if (first < kRowCount && detail::compare(kRows[first].key, key) == 0) {
-    return Choice{kRows[first].pipeline, Match::kExact, &kRows[first]};
-  }
-  return Choice{kBase, Match::kBase, nullptr};
+/// What these tables are worth on a device; ask once, at the start.
+constexpr Guard guard(const Device& here) noexcept { return guard(kDevice, here); }
+
+/// The pipeline for a key whose context is known. `feasible(Pipeline) noexcept -> bool` may refuse
+/// one: then the next best row is taken, in the end the base.
+template <class Feasible = Anything>
+constexpr Choice lookup(const Key& key, Guard tier, const Feasible& feasible = {}) noexcept {
+  return find(kTable, kRules, key, tier, feasible);
 }
+
+/// The same for a graph that is captured once and replayed at every context: the least worst regret
+/// over the contexts that were measured. The key's context does not matter.
+template <class Feasible = Anything>
+constexpr Choice lookup_captured(const Key& key, Guard tier,
+                                 const Feasible& feasible = {}) noexcept {
+  return find(kCapturedTable, kRules, key, tier, feasible);
+}
+
+// What the tables rely on. A build that defines MUSE_BUILD_VARIANTS(X) as a list of
+// X(name, abi, source hash) is held against it; what is not listed here may differ.
+inline constexpr int kVariantCount = 3;
+inline constexpr VariantAbi kVariants[] = {
+    {"attention/vector", 1, "cc"},
+    {"fused/vector", 2, "bb"},
+    {"prepare/scalar", 1, "aa"},
+};
 
 #ifdef MUSE_DISPATCH_SOURCE_HASH
 static_assert(detail::same_text(kSourceHash, MUSE_DISPATCH_SOURCE_HASH),
               "the dispatch table was tuned for other kernel sources: sweep and emit again");
 #endif
+#ifdef MUSE_DISPATCH_ISA
+static_assert(detail::same_text(kDevice.isa, MUSE_DISPATCH_ISA),
+              "the dispatch table is of another architecture than this build: sweep and emit on "
+              "such a device");
+#endif
+
+#ifdef MUSE_BUILD_VARIANTS
+namespace detail {
+#define MUSE_DISPATCH_ENTRY(name, abi, source_hash) {name, abi, source_hash},
+inline constexpr VariantAbi kBuilt[] = {MUSE_BUILD_VARIANTS(MUSE_DISPATCH_ENTRY){nullptr, 0, nullptr}};
+#undef MUSE_DISPATCH_ENTRY
+/// What this build has under a name; null where it has nothing.
+constexpr const VariantAbi* built(const char* name) noexcept {
+  for (const VariantAbi& variant : kBuilt) {
+    if (variant.name != nullptr && same_text(variant.name, name)) return &variant;
+  }
+  return nullptr;
+}
+constexpr bool built_with_abi(const char* name, int abi) noexcept {
+  return built(name) != nullptr && built(name)->abi == abi;
+}
+constexpr bool built_from(const char* name, const char* source_hash) noexcept {
+  return built(name) != nullptr && same_text(built(name)->source_hash, source_hash);
+}
+}  // namespace detail
+static_assert(detail::built_with_abi("attention/vector", 1),
+              "attention/vector: this build lacks it, or takes other arguments than the table was tuned with (ABI 1): sweep and emit again");
+static_assert(detail::built_from("attention/vector", "cc"),
+              "attention/vector: built from other sources than the table was tuned with: sweep and emit again");
+static_assert(detail::built_with_abi("fused/vector", 2),
+              "fused/vector: this build lacks it, or takes other arguments than the table was tuned with (ABI 2): sweep and emit again");
+static_assert(detail::built_from("fused/vector", "bb"),
+              "fused/vector: built from other sources than the table was tuned with: sweep and emit again");
+static_assert(detail::built_with_abi("prepare/scalar", 1),
+              "prepare/scalar: this build lacks it, or takes other arguments than the table was tuned with (ABI 1): sweep and emit again");
+static_assert(detail::built_from("prepare/scalar", "aa"),
+              "prepare/scalar: built from other sources than the table was tuned with: sweep and emit again");
+#endif  // MUSE_BUILD_VARIANTS
 
 }  // namespace dispatch
 }  // namespace muse

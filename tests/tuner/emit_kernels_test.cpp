@@ -104,6 +104,7 @@ TEST_F(EmittedByNvcc, TheHeaderCompilesBesideKernels) {
   table.device.host = false;
   table.device.model = "Fictional GPU";
   table.device.isa = "sm_90a";
+  table.toolkit = "nvrtc 13.0";
   Shape shape;
   shape.lengths.context = 4096;
   shape.problem.max_context = default_max_context(shape);

@@ -18,6 +18,8 @@
 #include <fstream>
 #include <limits>
 #include <locale>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
 
@@ -27,6 +29,8 @@ namespace {
 namespace fs = std::filesystem;
 
 const fs::path kGolden = fs::path(MUSE_SOURCE_DIR) / "tests/golden/muse_dispatch.h";
+const fs::path kGoldenJson = fs::path(MUSE_SOURCE_DIR) / "tests/golden/muse_dispatch.json";
+const fs::path kUnits = fs::path(MUSE_SOURCE_DIR) / "tests/tuner/emitted";
 
 Shape shape(int64_t batch, int64_t q_len, int64_t window, int64_t context) {
   Shape s;
@@ -56,6 +60,19 @@ const std::string kFast =
     "prepare/vector + attention/vector:splits=4,tile_kv=64 + combine/vector + gate/vector";
 const std::string kFused = "fused/vector:tile_kv=128";
 
+/// The same choice for some shapes of one key, of which the first loses most.
+DispatchRow captured(const std::vector<Shape>& shapes, const std::string& pipeline) {
+  DispatchRow result = row(shapes.front(), pipeline);
+  result.status = "captured";
+  double regret_pct = 2.5;
+  for (const Shape& s : shapes) {
+    result.over.push_back({key(s), result.median_ns, regret_pct});
+    regret_pct /= 2;
+  }
+  result.regret_pct = 2.5;
+  return result;
+}
+
 /// One of everything: windowed and full layers, colliding keys, a ragged batch, the base as choice.
 DispatchTable sample_table() {
   DispatchTable table;
@@ -69,7 +86,12 @@ DispatchTable sample_table() {
   table.driver = "6.1.0";
   table.toolkit = "none";
   table.source_hash = "0123456789abcdef0123456789abcdef";
-  table.variants = {{"prepare/scalar", 1}, {"fused/vector", 2}, {"attention/vector", 1}};
+  table.variants = {
+      {"prepare/scalar", 1, "aa"}, {"fused/vector", 2, "bb"}, {"attention/vector", 1, "cc"}};
+  table.rules = dispatch_rules({{"batch", "log2"}, {"context", "log2"}}, 1.6);
+  table.regret = {0.012, 0.003};
+  table.captured_regret = {0.025, 0.01};
+  table.provenance = {{"config", "a.yaml"}};
   table.generator = "muse-tune 0.0.0";
   table.rows = {
       row(shape(1, 1, 0, 4096), kFast),          row(shape(8, 1, 0, 4096), kFused),
@@ -79,6 +101,11 @@ DispatchTable sample_table() {
   ragged.lengths.profile = Profile::kOutlier;
   ragged.lengths.rest = 1;
   table.rows.push_back(row(ragged, kFused));
+  table.rows.front().rule = "fastest";
+  table.rows.front().tie_set = {kFast, kFused};
+  table.captured = {captured({shape(1, 1, 0, 4096)}, kFast),
+                    captured({shape(1, 1, 2048, 4096), shape(1, 1, 2048, 32768)}, kFused),
+                    captured({shape(1, 8, 2048, 1024), shape(1, 8, 2048, 4096)}, kBase)};
   return table;
 }
 
@@ -102,10 +129,11 @@ DispatchTable hostile_table() {
                                "%s{}",
                                ""};
   table.rows.clear();
+  table.captured.clear();
   for (size_t i = 0; i < std::size(names); ++i) {
     table.rows.push_back(row(shape(static_cast<int64_t>(i) + 1, 1, 0, 100), names[i]));
     table.rows.back().status = table.rows.back().date = names[i];
-    table.variants.push_back({names[i], 1});
+    table.variants.push_back({names[i], 1, names[i]});
   }
   table.device.model = table.driver = table.toolkit = table.generator = names[7];
   return table;
@@ -170,105 +198,25 @@ Ended compile(const Folder& folder, const std::string& compiler,
   return run(folder, command);
 }
 
-/// Two units that include the header. The second compares every lookup near every row, and some far
-/// from all, with a walk over the rows.
-constexpr const char* kOther = R"unit(
-#include "muse_dispatch.h"
-#include "muse_dispatch.h"
-const void* other_rows() { return muse::dispatch::kRows; }
-)unit";
-constexpr const char* kBruteForce = R"unit(
-#include "muse_dispatch.h"
-#include <cstdio>
-#include <initializer_list>
-#include <limits>
-#include <locale>
-const void* other_rows();
-namespace d = muse::dispatch;
-static bool same(const d::Key& a, const d::Key& b) {
-  return a.batch == b.batch && a.q_len == b.q_len && a.num_q_heads == b.num_q_heads &&
-         a.num_kv_heads == b.num_kv_heads && a.head_dim == b.head_dim &&
-         a.page_size == b.page_size && a.window == b.window && a.rope == b.rope &&
-         a.scaled == b.scaled && a.context == b.context;
-}
-static d::Choice walk(d::Key key) {
-  for (std::int64_t size : {key.batch, key.q_len, key.num_q_heads, key.num_kv_heads, key.head_dim,
-                            key.page_size, key.context}) {
-    if (size <= 0) return {d::kBase, d::Match::kInvalid, nullptr};
-  }
-  if (key.window < 0) return {d::kBase, d::Match::kInvalid, nullptr};
-  if (key.window > 0) {
-    const __int128 most = static_cast<__int128>(key.window) + key.q_len - 1;
-    if (key.context > most) key.context = static_cast<std::int64_t>(most);
-  }
-  for (int i = 0; i < d::kRowCount; ++i) {
-    if (same(d::kRows[i].key, key)) return {d::kRows[i].pipeline, d::Match::kExact, &d::kRows[i]};
-  }
-  return {d::kBase, d::Match::kBase, nullptr};
-}
-static int wrong = 0, exact = 0, asked = 0;
-static void ask(const d::Key& key) {
-  const d::Choice got = d::lookup(key), expected = walk(key);
-  ++asked;
-  exact += got.match == d::Match::kExact;
-  wrong +=
-      got.pipeline != expected.pipeline || got.match != expected.match || got.row != expected.row;
-  wrong += d::info(got.pipeline).candidates < 1;
-}
-static_assert(noexcept(d::lookup(d::Key{})), "lookup must not throw");
-static_assert(d::lookup(d::Key{}).match == d::Match::kBase, "usable in constant expressions");
-int main() {
-  const std::int64_t odd[] = {0,
-                              -1,
-                              1,
-                              2,
-                              3,
-                              9,
-                              2047,
-                              2048,
-                              2049,
-                              4096,
-                              32768,
-                              std::numeric_limits<std::int64_t>::max(),
-                              std::numeric_limits<std::int64_t>::min()};
-  std::int64_t d::Key::*const sizes[] = {
-      &d::Key::batch,    &d::Key::q_len,     &d::Key::num_q_heads, &d::Key::num_kv_heads,
-      &d::Key::head_dim, &d::Key::page_size, &d::Key::window,      &d::Key::context};
-  for (int i = 0; i <= d::kRowCount; ++i) {
-    const d::Key start = i < d::kRowCount ? d::kRows[i].key : d::Key{};
-    ask(start);
-    for (auto first : sizes) {
-      for (auto second : sizes) {
-        for (std::int64_t a : odd) {
-          for (std::int64_t b : odd) {
-            d::Key key = start;
-            key.*first = a;
-            key.*second = b;
-            ask(key);
-            key.rope = !key.rope;
-            ask(key);
-          }
-        }
-      }
-    }
-  }
-  for (int i = 1; i < d::kRowCount; ++i)
-    wrong += d::detail::compare(d::kRows[i - 1].key, d::kRows[i].key) > 0;
-  wrong += other_rows() != static_cast<const void*>(d::kRows);
-  std::printf("%d wrong, exact %s, of %d\n", wrong, exact > 0 ? "some" : "none", asked);
-  return wrong == 0 ? 0 : 1;
-}
-)unit";
+std::string unit(const std::string& name) { return (kUnits / name).string(); }
 
-constexpr const char* kPrintKeys = R"unit(
-#include "muse_dispatch.h"
-#include <cstdio>
-int main() {
-  for (int i = 0; i < muse::dispatch::kRowCount; ++i) {
-    std::puts(muse::dispatch::info(muse::dispatch::kRows[i].pipeline).key);
+/// Many shapes of several structures at odd places, some sharing keys, of 13 pipelines.
+DispatchTable random_table(uint64_t seed, const std::map<std::string, std::string>& axes) {
+  DispatchTable table = sample_table();
+  table.rules = dispatch_rules(axes, 1.6);
+  std::mt19937_64 random(seed);
+  const auto below = [&](uint64_t bound) { return static_cast<int64_t>(random() % bound); };
+  for (int i = 0; i < 80; ++i) {
+    Shape s = shape(1 + (below(256) >> below(9)), 1 + below(3) * 3, below(2) * (1024 << below(2)),
+                    16 + (below(1 << 17) >> below(14)));
+    s.problem.page_size = int64_t{1} << (below(4) == 0 ? 4 + below(5) : 0);
+    s.problem.kv_scale = below(8) == 0 ? 2 : 1;
+    s.problem.max_context = default_max_context(s);
+    table.rows.push_back(row(s, "p/" + std::to_string(below(12))));
+    table.captured.push_back(captured({s}, "p/" + std::to_string(below(12))));
   }
+  return table;
 }
-)unit";
 
 class EmitCompiled : public testing::TestWithParam<const char*> {
  protected:
@@ -277,68 +225,134 @@ class EmitCompiled : public testing::TestWithParam<const char*> {
       GTEST_SKIP() << GetParam() << " is not installed";
     }
   }
-  /// Builds both units with the table and runs them.
-  Ended build_and_run(const DispatchTable& table) {
+  void write_header(const DispatchTable& table) const {
     folder_.write("muse_dispatch.h", dispatch_header(table));
-    const std::string other = folder_.write("other.cpp", kOther).string();
-    const std::string main = folder_.write("main.cpp", kBruteForce).string();
+  }
+  std::string include() const { return "-I" + (folder_ / "").string(); }
+  /// Holds a million answers against a walk over the rows.
+  Ended ask_a_million(const DispatchTable& table) {
+    write_header(table);
     const std::string program = (folder_ / "program").string();
-    // __int128 in the test's own walk is an extension.
     const Ended built = compile(folder_, GetParam(),
-                                {"-O1", "-Wno-pedantic", "-fsanitize=undefined",
-                                 "-fno-sanitize-recover=all", main, other, "-o", program});
+                                {"-O2", "-fsanitize=undefined", "-fno-sanitize-recover=all",
+                                 include(), unit("walk.cpp"), unit("other.cpp"), "-o", program});
     if (built.status != 0) return built;
     return run(folder_, {program});
+  }
+  /// Compiles other.cpp without making anything of it.
+  Ended check_unit(std::vector<std::string> more) {
+    more.insert(more.end(), {"-fsyntax-only", include(), unit("other.cpp")});
+    return compile(folder_, GetParam(), more);
   }
   Folder folder_;
 };
 
 TEST_P(EmitCompiled, AnswersLikeAWalkOverTheRows) {
-  const Ended ended = build_and_run(sample_table());
+  const Ended ended = ask_a_million(random_table(1, {{"batch", "log2"}, {"context", "log2"}}));
   EXPECT_EQ(ended.status, 0) << ended.output;
-  EXPECT_EQ(ended.output.rfind("0 wrong, exact some", 0), 0u) << ended.output;
+  EXPECT_EQ(ended.output.rfind("0 wrong of 1000000", 0), 0u) << ended.output;
+  EXPECT_EQ(ended.output.find(" 0,"), std::string::npos)
+      << "every kind of answer: " << ended.output;
+}
+
+TEST_P(EmitCompiled, TakesTheAxesOfTheConfig) {
+  const Ended ended =
+      ask_a_million(random_table(2, {{"batch", "exact"}, {"context", "log2"}, {"q_len", "log2"}}));
+  EXPECT_EQ(ended.status, 0) << ended.output;
+  EXPECT_EQ(ended.output.rfind("0 wrong of 1000000", 0), 0u) << ended.output;
 }
 
 TEST_P(EmitCompiled, AnswersWithTheBaseWhereTheTableIsEmpty) {
   DispatchTable table = sample_table();
   table.rows.clear();
+  table.captured.clear();
   table.variants.clear();
-  const Ended ended = build_and_run(table);
+  const Ended ended = ask_a_million(table);
   EXPECT_EQ(ended.status, 0) << ended.output;
-  EXPECT_EQ(ended.output.rfind("0 wrong, exact none", 0), 0u) << ended.output;
+  EXPECT_EQ(ended.output.rfind("0 wrong of 1000000; exact 0, near 0, other device 0", 0), 0u)
+      << ended.output;
 }
 
 TEST_P(EmitCompiled, IsCleanUnderStrictWarnings) {
-  folder_.write("muse_dispatch.h", dispatch_header(sample_table()));
-  const std::string unit = folder_.write("unit.cpp", kOther).string();
-  const Ended ended =
-      compile(folder_, GetParam(), {"-c", unit, "-o", (folder_ / "unit.o").string()});
+  write_header(sample_table());
+  const Ended ended = check_unit({});
   EXPECT_EQ(ended.status, 0) << ended.output;
 }
 
 TEST_P(EmitCompiled, KeepsHostileNamesApartAsText) {
   const DispatchTable table = hostile_table();
-  folder_.write("muse_dispatch.h", dispatch_header(table));
-  const std::string unit = folder_.write("unit.cpp", kPrintKeys).string();
+  write_header(table);
   const std::string program = (folder_ / "program").string();
-  const Ended built = compile(folder_, GetParam(), {unit, "-o", program});
+  const Ended built =
+      compile(folder_, GetParam(), {include(), unit("print_keys.cpp"), "-o", program});
   ASSERT_EQ(built.status, 0) << built.output;
   std::string expected;
   for (const DispatchRow& r : table.rows) expected += std::string(r.pipeline.c_str()) + "\n";
   EXPECT_EQ(run(folder_, {program}).output, expected);
+  // Assertions about them: an empty list of what is built is told by name, and compiles otherwise.
+  const Ended nothing = check_unit({"-DMUSE_BUILD_VARIANTS(X)="});
+  EXPECT_NE(nothing.status, 0);
+  EXPECT_NE(nothing.output.find("a-b: this build lacks it"), std::string::npos) << nothing.output;
+  EXPECT_NE(nothing.output.find("a_b: this build lacks it"), std::string::npos) << nothing.output;
 }
 
 TEST_P(EmitCompiled, RefusesAStaleTableAtCompileTime) {
-  folder_.write("muse_dispatch.h", dispatch_header(sample_table()));
-  const std::string unit = folder_.write("unit.cpp", kOther).string();
+  write_header(sample_table());
   const auto with_hash = [&](const std::string& hash) {
-    return compile(folder_, GetParam(),
-                   {"-fsyntax-only", "-DMUSE_DISPATCH_SOURCE_HASH=\"" + hash + "\"", unit});
+    return check_unit({"-DMUSE_DISPATCH_SOURCE_HASH=\"" + hash + "\""});
   };
   EXPECT_EQ(with_hash(sample_table().source_hash).status, 0);
   const Ended stale = with_hash("0123456789abcdef0123456789abcdee");
   EXPECT_NE(stale.status, 0);
   EXPECT_NE(stale.output.find("sweep and emit again"), std::string::npos) << stale.output;
+}
+
+TEST_P(EmitCompiled, LooksAtTheVariantsThatItNamesAndAtNoOther) {
+  write_header(sample_table());
+  const auto with = [&](const std::string& fused, const std::string& more) {
+    return check_unit({"-DMUSE_BUILD_VARIANTS(X)=X(\"prepare/scalar\",1,\"aa\")" + fused +
+                       "X(\"attention/vector\",1,\"cc\")" + more});
+  };
+  const std::string same = "X(\"fused/vector\",2,\"bb\")";
+  EXPECT_EQ(with(same, "").status, 0) << with(same, "").output;
+  EXPECT_EQ(with(same, "X(\"gate/unused\",9,\"zz\")").status, 0);
+  const Ended other_abi = with("X(\"fused/vector\",3,\"bb\")", "");
+  EXPECT_NE(other_abi.status, 0);
+  EXPECT_NE(other_abi.output.find("fused/vector: this build lacks it, or takes other arguments"),
+            std::string::npos)
+      << other_abi.output;
+  const Ended other_source = with("X(\"fused/vector\",2,\"bc\")", "");
+  EXPECT_NE(other_source.status, 0);
+  EXPECT_NE(other_source.output.find("fused/vector: built from other sources"), std::string::npos)
+      << other_source.output;
+  EXPECT_EQ(other_source.output.find("prepare/scalar: "), std::string::npos);
+}
+
+TEST_P(EmitCompiled, RefusesTheTableOfAnotherArchitecture) {
+  write_header(sample_table());
+  EXPECT_EQ(check_unit({"-DMUSE_DISPATCH_ISA=\"avx2\""}).status, 0);
+  const Ended foreign = check_unit({"-DMUSE_DISPATCH_ISA=\"sm_90a\""});
+  EXPECT_NE(foreign.status, 0);
+  EXPECT_NE(foreign.output.find("another architecture"), std::string::npos) << foreign.output;
+}
+
+TEST_P(EmitCompiled, RefusesTwoTablesAndTwoFormatsInOneUnit) {
+  write_header(sample_table());
+  DispatchTable other = sample_table();
+  other.rows.pop_back();
+  const std::string second = folder_.write("second.h", dispatch_header(other)).string();
+  const Ended two = check_unit({"-include", second});
+  EXPECT_NE(two.status, 0);
+  EXPECT_NE(two.output.find("two dispatch tables meet"), std::string::npos) << two.output;
+  const Ended format = check_unit({"-DMUSE_DISPATCH_FORMAT=1"});
+  EXPECT_NE(format.status, 0);
+  EXPECT_NE(format.output.find("emit again"), std::string::npos) << format.output;
+}
+
+TEST_P(EmitCompiled, SharesAUnitWithTheLookupOfTheSources) {
+  write_header(sample_table());
+  const std::string lookup = std::string(MUSE_SOURCE_DIR) + "/tuner/dispatch_lookup.h";
+  EXPECT_EQ(check_unit({"-include", lookup}).status, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Compilers, EmitCompiled, testing::Values("g++", "clang++"),
@@ -348,10 +362,13 @@ INSTANTIATE_TEST_SUITE_P(Compilers, EmitCompiled, testing::Values("g++", "clang+
 
 TEST(Emit, MatchesTheGoldenHeader) {
   const std::string header = dispatch_header(sample_table());
+  const std::string json = dispatch_json(sample_table(), "0123");
   if (std::getenv("MUSE_UPDATE_GOLDEN") != nullptr) {
     std::ofstream(kGolden, std::ios::binary) << header;
+    std::ofstream(kGoldenJson, std::ios::binary) << json;
   }
   EXPECT_EQ(header, read(kGolden)) << "MUSE_UPDATE_GOLDEN=1 rewrites " << kGolden;
+  EXPECT_EQ(json, read(kGoldenJson)) << "MUSE_UPDATE_GOLDEN=1 rewrites " << kGoldenJson;
 }
 
 TEST(Emit, IsTheSameForAnyOrderOfRows) {
@@ -361,7 +378,9 @@ TEST(Emit, IsTheSameForAnyOrderOfRows) {
   for (int i = 0; i < 10; ++i) {
     std::shuffle(table.rows.begin(), table.rows.end(), random);
     std::shuffle(table.variants.begin(), table.variants.end(), random);
+    std::shuffle(table.captured.begin(), table.captured.end(), random);
     ASSERT_EQ(dispatch_header(table), expected);
+    ASSERT_EQ(dispatch_json(table, ""), dispatch_json(sample_table(), ""));
   }
 }
 
@@ -385,8 +404,11 @@ TEST(Emit, WritesNumbersWithAPointUnderAnyLocale) {
       std::locale::global(std::locale(std::locale::classic(), new CommaPunctuation));
   std::setlocale(LC_ALL, "de_DE.UTF-8");  // where it is installed
   const std::string header = dispatch_header(sample_table());
+  const std::string under_locale = dispatch_json(sample_table(), "");
   std::locale::global(before);
+  std::setlocale(LC_ALL, "C");
   EXPECT_EQ(header, expected);
+  EXPECT_EQ(under_locale, dispatch_json(sample_table(), ""));
 }
 
 TEST(Emit, ChoosesTheLargestContextOfAWindowedKey) {
@@ -413,6 +435,21 @@ TEST(Emit, FindsRaggedShapesUnderTheirMeanContext) {
   table.rows = {row(ragged, kFused), row(shape(4, 1, 0, dispatch_context(ragged)), kFast)};
   const std::string header = dispatch_header(table);
   EXPECT_LT(header.find("_uniform_"), header.find("_outlier1_"));
+}
+
+TEST(Emit, HostileTextIsStillJson) {
+  const auto parsed = nlohmann::json::parse(dispatch_json(hostile_table(), ""));
+  EXPECT_EQ(parsed["schema"], "muse.dispatch");
+  EXPECT_EQ(parsed["entries"].size(), hostile_table().rows.size());
+}
+
+TEST(Emit, KnowsTheCompilerOfATable) {
+  EXPECT_EQ(compiler_version("nvrtc 13.0", false), 13000);
+  EXPECT_EQ(compiler_version("nvrtc 12.9.41", false), 12090);
+  EXPECT_EQ(compiler_version("GNU 12.2.0", true), 0);
+  for (const char* none : {"", "nvrtc", "nvrtc 13", "nvrtc 99999999999.0", "13.x"}) {
+    EXPECT_EQ(compiler_version(none, false), 0) << none;
+  }
 }
 
 TEST(Emit, RefusesATimeThatIsNoNumber) {

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// emit: the winners of a run as a dispatch header.
+// emit: the winners of a run as a dispatch header with its kernels and its evidence.
 #include "tuner/emit.h"
 
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
 
 #include "db/atomic_file.h"
 #include "tuner/build_info.h"
 #include "tuner/commands/command.h"
+#include "tuner/dispatch_rows.h"
 #include "tuner/emit_kernels.h"
 #include "tuner/records.h"
 #include "tuner/stored_selection.h"
@@ -19,143 +23,228 @@ namespace {
 struct Options {
   std::string database = "muse-tune.db", out = ".", regime;
   int64_t run = 0;
+  int64_t max_variants = 0;                              ///< 0 = as many as there are
+  double max_regret_pct = -1, max_mean_regret_pct = -1;  ///< negative = any
   bool json = false;
+
+  bool limited() const {
+    return max_variants > 0 || max_regret_pct >= 0 || max_mean_regret_pct >= 0;
+  }
+  SubsetLimits limits() const {
+    SubsetLimits limits;
+    if (max_variants > 0) limits.variants = static_cast<size_t>(max_variants);
+    if (max_regret_pct >= 0) limits.worst = max_regret_pct / 100;
+    if (max_mean_regret_pct >= 0) limits.mean = max_mean_regret_pct / 100;
+    return limits;
+  }
 };
 
-// Every variant the table names, with its ABI; a name that this binary does not have ends the
-// command.
-Chain add_variants(DispatchTable& table, const std::string& chain_text) {
-  const auto chain = Registry::global().parse_chain(chain_text);
-  if (!chain) {
-    throw CommandError(
-        ExitCode::kNotComparable,
-        fmt::format("run names a pipeline that this binary does not have: {}", chain.error()));
-  }
-  for (const Candidate& candidate : *chain) {
-    table.variants.push_back({candidate.variant->name, candidate.variant->abi});
-  }
-  return *chain;
+/// Throws where this binary does not have what the text names.
+Chain parse_chain(const std::string& text) {
+  auto chain = Registry::global().parse_chain(text);
+  if (chain) return *std::move(chain);
+  throw CommandError(
+      ExitCode::kNotComparable,
+      fmt::format("run names a pipeline that this binary does not have: {}", chain.error()));
 }
 
-// The hash that ties the header to the sources it was measured with.
-std::string source_hash(DispatchTable& table) {
-  std::sort(table.variants.begin(), table.variants.end(),
-            [](const auto& a, const auto& b) { return a.name < b.name; });
-  table.variants.erase(std::unique(table.variants.begin(), table.variants.end(),
-                                   [](const auto& a, const auto& b) { return a.name == b.name; }),
-                       table.variants.end());
+/// What the tables name, the base among them.
+std::set<std::string> pipelines_of(const DispatchTable& table) {
+  std::set<std::string> names{table.base};
+  for (const DispatchRow& row : table.rows) names.insert(row.pipeline);
+  for (const DispatchRow& row : table.captured) names.insert(row.pipeline);
+  return names;
+}
+
+/// The variants of the chains, and the hash that ties the header to their sources.
+void add_variants(DispatchTable& table, const std::vector<Chain>& chains) {
+  std::map<std::string, const Variant*> variants;
+  for (const Chain& chain : chains) {
+    for (const Candidate& candidate : chain) {
+      variants.emplace(candidate.variant->name, candidate.variant);
+    }
+  }
   std::string text;
-  for (const VariantAbi& v : table.variants) {
-    text += v.name + " " + code_hash(Chain{{Registry::global().find(v.name), {}}}) + "\n";
+  for (const auto& [name, variant] : variants) {
+    table.variants.push_back({name, variant->abi, code_hash(Chain{{variant, {}}})});
+    text += name + " " + table.variants.back().source_hash + "\n";
   }
-  return hash_hex(text);
+  table.source_hash = hash_hex(text);
 }
 
-struct Emitted {
-  DispatchTable table;
-  std::vector<Chain> chains;  ///< what the table names
-  std::vector<db::SelectionRow> selections;
-};
+MeasuredRun measured(const db::Store& store, const db::RunRow& run, const std::string& regime) {
+  MeasuredRun measured;
+  try {
+    measured = measured_run(store, run, regime);
+  } catch (const std::runtime_error& error) {
+    throw CommandError(ExitCode::kEnvironment, fmt::format("run {}: {}", run.id, error.what()));
+  }
+  if (!measured.shapes.empty()) return measured;
+  throw CommandError(ExitCode::kGateFailed,
+                     fmt::format("run {} has no valid pipeline in regime {}: nothing to emit, and "
+                                 "no file was touched",
+                                 run.id, regime));
+}
 
-Emitted collect(const db::Store& store, const db::RunRow& run, const std::string& regime) {
+/// The pipelines that the limits leave; throws where they cannot be kept.
+std::optional<std::vector<std::string>> allowed(const Options& options,
+                                                const std::vector<MeasuredShape>& shapes,
+                                                const std::string& base) {
+  if (!options.limited()) return std::nullopt;
+  const SubsetLimits limits = options.limits();
+  Fewer fewer = fewer_pipelines(shapes, base, limits);
+  if (fewer.regret.worst > limits.worst || fewer.regret.mean > limits.mean) {
+    throw CommandError(
+        ExitCode::kGateFailed,
+        fmt::format("with {} pipelines (the base is one) the regret is {:.2f} % at worst, {:.2f} % "
+                    "in the mean: allow more with --max-variants or --max-regret; no file was "
+                    "touched",
+                    fewer.pipelines.size(), 100 * fewer.regret.worst, 100 * fewer.regret.mean));
+  }
+  return std::move(fewer.pipelines);
+}
+
+DispatchTable empty_table(const db::Store& store, const db::RunRow& run, const Spec& spec,
+                          const std::string& regime) {
   const db::DeviceRow device = store.device(run.device_id);
   const db::BuildRow build = store.build(run.build_id);
-  Emitted emitted;
-  DispatchTable& table = emitted.table;
+  DispatchTable table;
   table.base = run.base;
   table.regime = regime;
   table.timer = run.timer;
   table.device = device_class(device);
   table.driver = device.driver;
-  table.toolkit = build.toolkit;
+  table.rules = dispatch_rules(spec.dispatch.axes, spec.dispatch.max_distance);
   table.generator = "muse-tune " + build_info().version;
-  emitted.chains.push_back(add_variants(table, table.base));
-  for (const db::SelectionRow& selection : store.selections(run.id)) {
-    if (selection.span != muse::name(kWholeStep) || selection.regime != regime) continue;
-    const db::TrialRow trial = store.trial(selection.trial_id);
-    const auto shape = parse_shape(store.problem(selection.problem_id).key);
-    if (!shape) {
-      throw CommandError(ExitCode::kEnvironment,
-                         "run has a problem key that is none: " + shape.error());
-    }
-    const std::string pipeline = store.candidate(trial.key.candidate_id).key;
-    emitted.chains.push_back(add_variants(table, pipeline));
-    table.rows.push_back({.shape = *shape,
-                          .pipeline = pipeline,
-                          .median_ns = selection.median_ns,
-                          .low_ns = selection.low_ns,
-                          .high_ns = selection.high_ns,
-                          .base_median_ns = selection.base_median_ns,
-                          .status = selection.status,
-                          .run = run.id,
-                          .date = run.started});
-    emitted.selections.push_back(selection);
+  table.provenance = {{"run", std::to_string(run.id)},
+                      {"started", run.started},
+                      {"status", run.status},
+                      {"command", run.command},
+                      {"config", run.config_path},
+                      {"config_hash", run.config_hash},
+                      {"seed", std::to_string(run.seed)},
+                      {"device_uuid", device.uuid},
+                      {"device_name", device.name},
+                      {"clock_policy", device.clock_policy},
+                      {"swept_with", build.version},
+                      {"revision", build.revision},
+                      {"compiler", build.compiler},
+                      {"environment", run.environment}};
+  return table;
+}
+
+Spec spec_of(const db::RunRow& run) {
+  auto parsed = parse_spec(run.config_text, run.config_path, Registry::global());
+  if (parsed) return *std::move(parsed);
+  throw CommandError(ExitCode::kNotComparable, fmt::format("run {}: its config no longer loads: {}",
+                                                           run.id, parsed.error().front().text()));
+}
+
+struct Written {
+  std::filesystem::path header, kernels, json;
+  std::string hash;  ///< of the header
+};
+
+Written write(const Options& options, const DispatchTable& table,
+              const std::vector<Chain>& chains) {
+  const std::filesystem::path folder = options.out;
+  const std::string text = dispatch_header(table);
+  const Written written{folder / "muse_dispatch.h", folder / "muse_kernels.cu",
+                        folder / "muse_dispatch.json", hash_hex(text)};
+  for (const auto& file : {written.header, written.kernels, written.json}) {
+    refuse_database(file, options.database);
   }
-  table.source_hash = source_hash(table);
-  return emitted;
+  std::error_code ignored;  // a folder that cannot be made is what the first file's error is about
+  std::filesystem::create_directory(folder, ignored);
+  // The header last: where it is new, what it names is there.
+  db::write_atomically(written.kernels, kernels_source(chains));
+  db::write_atomically(written.json, dispatch_json(table, written.hash));
+  db::write_atomically(written.header, text);
+  return written;
+}
+
+void record(db::Store& store, const Written& written, const DispatchTable& table,
+            const std::vector<db::SelectionRow>& selections) {
+  std::map<std::string, double> regret;
+  for (const DispatchRow& row : table.rows) regret[key(row.shape)] = row.regret_pct;
+  store.transaction([&] {
+    for (const db::SelectionRow& selection : selections) {
+      const auto found = regret.find(store.problem(selection.problem_id).key);
+      if (found == regret.end()) continue;
+      store.insert(db::DispatchEntryRow{.run_id = selection.run_id,
+                                        .selection_id = selection.id,
+                                        .header_path = written.header.string(),
+                                        .header_hash = written.hash,
+                                        .emitted = utc_now(),
+                                        .regret_pct = found->second});
+    }
+  });
+}
+
+void tell(const Options& options, const db::RunRow& run, const Written& written,
+          const DispatchTable& table) {
+  const size_t pipelines = pipelines_of(table).size();
+  const auto regret = [](const Regret& r) {
+    return nlohmann::json{{"worst_pct", 100 * r.worst}, {"mean_pct", 100 * r.mean}};
+  };
+  if (options.json) {
+    print_json("emit", {{"run", run.id},
+                        {"file", written.header.string()},
+                        {"kernels", written.kernels.string()},
+                        {"evidence", written.json.string()},
+                        {"hash", written.hash},
+                        {"rows", table.rows.size()},
+                        {"captured_rows", table.captured.size()},
+                        {"pipelines", pipelines},
+                        {"regret", regret(table.regret)},
+                        {"captured_regret", regret(table.captured_regret)},
+                        {"base", table.base},
+                        {"regime", table.regime}});
+    return;
+  }
+  for (const auto& file : {written.header, written.kernels, written.json}) {
+    print(file.string() + "\n");
+  }
+  say(
+      fmt::format("run {}, regime {}: {} rows, {} for every context; {} pipelines, the base among "
+                  "them",
+                  run.id, table.regime, table.rows.size(), table.captured.size(), pipelines));
+  say(
+      fmt::format("regret against the best measured: {:.2f} % at worst, {:.2f} % in the mean; one "
+                  "choice for every context: {:.2f} %, {:.2f} %",
+                  100 * table.regret.worst, 100 * table.regret.mean,
+                  100 * table.captured_regret.worst, 100 * table.captured_regret.mean));
+}
+
+void warn(const db::RunRow& run) {
+  for (const char* filter : {" --stage ", " --variant ", " --shape "}) {
+    if (run.command.find(filter) == std::string::npos) continue;
+    say(
+        fmt::format("warning: run {} looked at a part only ({}); --run N emits another one, "
+                    "`muse-tune status` lists them",
+                    run.id, printable(run.command)));
+    break;
+  }
+  if (run.status != "complete") say(fmt::format("run {} is {}", run.id, run.status));
 }
 
 ExitCode run(const Options& options) {
   db::Store store = db::Store::open(options.database, db::Open::kWrite);
   const db::RunRow chosen = find_run(store, options.run, options.database);
-  const Spec spec = [&] {
-    auto parsed = parse_spec(chosen.config_text, chosen.config_path, Registry::global());
-    if (parsed) return std::move(*parsed);
-    throw CommandError(ExitCode::kNotComparable,
-                       fmt::format("run {}: its config no longer loads: {}", chosen.id,
-                                   parsed.error().front().text()));
-  }();
+  const Spec spec = spec_of(chosen);
   const std::string regime =
       options.regime.empty() ? std::string(profiler::name(spec.dispatch.regime)) : options.regime;
-  const Emitted emitted = collect(store, chosen, regime);
-  if (emitted.table.rows.empty()) {
-    throw CommandError(
-        ExitCode::kGateFailed,
-        fmt::format("run {} has no valid pipeline in regime {}: nothing to emit, and no "
-                    "file was touched",
-                    chosen.id, regime));
-  }
-  const std::string text = dispatch_header(emitted.table);
-  const std::filesystem::path file = std::filesystem::path(options.out) / "muse_dispatch.h";
-  const std::filesystem::path kernels = std::filesystem::path(options.out) / "muse_kernels.cu";
-  refuse_database(file, options.database);
-  refuse_database(kernels, options.database);
-  std::error_code ignored;  // a folder that cannot be made is what the first file's error is about
-  std::filesystem::create_directory(options.out, ignored);
-  // The header last: where it is new, what it names is there.
-  db::write_atomically(kernels, kernels_source(emitted.chains));
-  db::write_atomically(file, text);
-  const std::string hash = hash_hex(text);
-  store.transaction([&] {
-    for (const db::SelectionRow& selection : emitted.selections) {
-      store.insert(db::DispatchEntryRow{.run_id = chosen.id,
-                                        .selection_id = selection.id,
-                                        .header_path = file.string(),
-                                        .header_hash = hash,
-                                        .emitted = utc_now()});
-    }
-  });
-  if (options.json) {
-    print_json("emit", {{"run", chosen.id},
-                        {"file", file.string()},
-                        {"kernels", kernels.string()},
-                        {"hash", hash},
-                        {"rows", emitted.table.rows.size()},
-                        {"base", emitted.table.base},
-                        {"regime", regime}});
-  } else {
-    print(file.string() + "\n" + kernels.string() + "\n");
-    say(fmt::format("{} rows of run {}, regime {}", emitted.table.rows.size(), chosen.id, regime));
-  }
-  for (const char* filter : {" --stage ", " --variant ", " --shape "}) {
-    if (chosen.command.find(filter) == std::string::npos) continue;
-    say(
-        fmt::format("warning: run {} looked at a part only ({}); --run N emits another one, "
-                    "`muse-tune status` lists them",
-                    chosen.id, printable(chosen.command)));
-    break;
-  }
-  if (chosen.status != "complete") say(fmt::format("run {} is {}", chosen.id, chosen.status));
+  const MeasuredRun of_run = measured(store, chosen, regime);
+  DispatchTable table = empty_table(store, chosen, spec, regime);
+  table.toolkit = of_run.toolkit;
+  fill_rows(table, of_run.shapes, allowed(options, of_run.shapes, table.base));
+  std::vector<Chain> chains;
+  for (const std::string& name : pipelines_of(table)) chains.push_back(parse_chain(name));
+  add_variants(table, chains);
+  const Written written = write(options, table, chains);
+  record(store, written, table, of_run.selections);
+  tell(options, chosen, written, table);
+  warn(chosen);
   return ExitCode::kOk;
 }
 
@@ -165,11 +254,21 @@ Command emit_command() {
   return {"emit", "Write the winners as a dispatch header, and their kernels", [](CLI::App& app) {
             auto options = std::make_shared<Options>();
             add_database(app, options->database);
-            app.add_option("--out", options->out, "Folder for muse_dispatch.h and muse_kernels.cu")
+            app.add_option("--out", options->out,
+                           "Folder for muse_dispatch.h, .json and muse_kernels.cu")
                 ->capture_default_str();
             app.add_option("--run", options->run, "Run number; default: the last");
             app.add_option("--regime", options->regime, "Default: the config's dispatch.regime")
                 ->check(CLI::IsMember({"cold", "warm", "rotating"}));
+            app.add_option("--max-variants", options->max_variants,
+                           "At most so many distinct pipelines, the base among them")
+                ->check(CLI::Range(1, 65535));
+            app.add_option("--max-regret", options->max_regret_pct,
+                           "Few pipelines, of which no shape loses more than so many percent")
+                ->check(CLI::Range(0.0, 1e6));
+            app.add_option("--max-mean-regret", options->max_mean_regret_pct,
+                           "The same for the geometric mean over the shapes")
+                ->check(CLI::Range(0.0, 1e6));
             add_json(app, options->json);
             return [options] { return run(*options); };
           }};

@@ -1,0 +1,472 @@
+// SPDX-License-Identifier: Apache-2.0
+// Looking up in a dispatch table: types and rules. C++17 alone, as emit copies this file as it is
+// into the header that it writes; one unit may see both.
+#ifndef MUSE_DISPATCH_LOOKUP_H_
+#define MUSE_DISPATCH_LOOKUP_H_
+
+/// Layout of the emitted header; rises when a consumer could notice.
+#define MUSE_DISPATCH_FORMAT 2
+
+#include <cstdint>
+
+namespace muse {
+namespace dispatch {
+
+/// The largest size that can be asked for.
+inline constexpr std::int64_t kLargest = 2147483647;
+
+/// What is asked. Every size is positive; window 0 = all keys.
+struct Key {
+  std::int64_t batch = 1;  ///< requests
+  std::int64_t q_len = 1;  ///< query tokens per request (L)
+  std::int64_t num_q_heads = 16;
+  std::int64_t num_kv_heads = 2;
+  std::int64_t head_dim = 64;
+  std::int64_t page_size = 1;  ///< cache rows per page
+  std::int64_t window = 0;     ///< tokens a query sees, itself included
+  bool rope = false;           ///< rope_theta is not 0
+  bool scaled = false;         ///< kv_scale is not 1
+  std::int64_t context = 1;    ///< tokens with the new ones: mean over the requests, rounded up
+};
+
+/// How well a choice fits what was asked.
+enum class Match : std::uint8_t {
+  kExact,        ///< measured under this key
+  kNear,         ///< measured under a neighbouring key
+  kOtherDevice,  ///< measured on a neighbouring device class, under this key or a neighbouring one
+  kBase,         ///< not measured: the base; Choice::why says more
+  kInvalid       ///< the key is none (a size of zero or less, or above kLargest, ...): the base
+};
+
+/// What the table is worth on a device, the best first.
+enum class Guard : std::uint8_t {
+  kTuned,          ///< the device class, driver branch and compiler it was measured with
+  kOtherDriver,    ///< tuned, not verified under this driver branch
+  kOtherCompiler,  ///< tuned, its kernels compiled by another version
+  kNearDevice,     ///< another class of the same architecture, SM count within 5 %
+  kForeign         ///< none of these: the base for every key
+};
+
+/// Why a choice is what it is.
+enum class Why : std::uint8_t {
+  kMeasured,        ///< there is a row
+  kInvalidKey,      ///< the key is none
+  kForeignDevice,   ///< nothing here was measured on such a device
+  kOtherStructure,  ///< no row has these heads, page class, window or not, ...
+  kTooFar,          ///< the nearest row is beyond the limit
+  kInfeasible       ///< every row within the limit was refused by the caller
+};
+
+/// Index into kPipelines; 0 is the base.
+enum class Pipeline : std::uint16_t {};
+inline constexpr Pipeline kBase{0};
+
+/// A measured choice with its evidence.
+struct Row {
+  Key key;  ///< context: at most window + q_len - 1 on windowed layers; 0 in the captured table
+  Pipeline pipeline;
+  double median_us;  ///< of the choice, under `shape`
+  double low_us;     ///< its 95 % interval
+  double high_us;
+  double base_median_us;  ///< of the base under the same shape
+  double margin_pct;      ///< what the choice saves of the base's time
+  double regret_pct;      ///< time lost against the best measured; captured: at the worst context
+  int shapes;             ///< how many measured shapes the choice is for
+  const char* status;     ///< winner, tie(n), inconclusive, degraded; captured, limited
+  const char* shape;      ///< as measured; captured: the one where most is lost
+  std::int64_t run;
+  const char* date;
+};
+
+struct PipelineInfo {
+  const char* key;       ///< candidates joined by " + "
+  int candidates;        ///< how many
+  const int* candidate;  ///< indices into kCandidates, in stage order
+};
+
+struct VariantAbi {
+  const char* name;
+  int abi;
+  const char* source_hash;  ///< of everything the variant is made of
+};
+
+/// What a table was measured on, or where it is to be used.
+struct Device {
+  const char* model;
+  const char* isa;  ///< "sm_90a"; host: "avx2", ...
+  bool host;
+  int cc;        ///< compute capability * 10; host: 0
+  int sm_count;  ///< host: logical CPUs
+  std::int64_t memory_bytes;
+  int driver_version;    ///< cudaDriverGetVersion: one value a driver branch; host: 0
+  int compiler_version;  ///< CUDA's, 1000 * major + 10 * minor; host: 0
+};
+
+struct Choice {
+  Pipeline pipeline;
+  Match match;
+  Guard guard;
+  Why why;
+  double distance;  ///< weighted sum of log2 ratios between the row and what was asked
+  const Row* row;   ///< null for the base by default
+};
+
+/// A scale: near by ratio, or to be met exactly.
+struct Axis {
+  bool exact;
+  std::int32_t weight;  ///< of a doubling, in 256ths
+};
+struct Rules {
+  Axis q_len, batch, context;
+  std::int64_t limit;  ///< the largest distance, in units of kDistanceOne
+};
+/// A doubling at weight 1.
+inline constexpr std::int64_t kDistanceOne = std::int64_t{65536} * 256;
+
+/// What must be equal: q heads, kv heads, head_dim, page class, windowed, rope, scaled.
+struct Structure {
+  std::int64_t field[7];
+};
+/// Rows of one q_len and batch, by context.
+struct Line {
+  std::int64_t q_len, batch;
+  std::int32_t q_len_log2, batch_log2;
+  int first, end;
+};
+/// Lines of one structure, by q_len and batch.
+struct Group {
+  Structure structure;
+  int first, end;
+};
+/// Rows by structure, q_len, batch, context, page size and window; of equal keys the chosen first.
+struct Table {
+  bool contexts;  ///< false: a choice for every context; keys have context 0
+  const Row* rows;
+  int row_count;
+  const std::int32_t* context_log2;  ///< of each row
+  const Line* lines;
+  const Group* groups;
+  int group_count;
+  const std::int32_t* slots;  ///< hash table of first rows; -1 = empty
+  int slot_bits;
+};
+
+namespace detail {
+
+constexpr bool same_text(const char* a, const char* b) noexcept {
+  while (*a != '\0' && *a == *b) {
+    ++a;
+    ++b;
+  }
+  return *a == *b;
+}
+
+/// 65536 * log2(x), rounded down to within one unit. Precondition: 1 <= x <= kLargest.
+constexpr std::int32_t log2_fixed(std::int64_t x) noexcept {
+  std::int32_t result = 0;
+  for (std::int32_t step = 16; step > 0; step /= 2) {
+    if ((x >> (result + step)) != 0) result += step;
+  }
+  std::uint64_t mantissa = static_cast<std::uint64_t>(x) << (31 - result);  // 2^31 .. 2^32
+  for (int bit = 0; bit < 16; ++bit) {
+    mantissa = (mantissa * mantissa) >> 31;
+    const std::uint64_t one = mantissa >> 32;
+    mantissa >>= one;
+    result = 2 * result + static_cast<std::int32_t>(one);
+  }
+  return result;
+}
+
+/// 0 to 6 by powers of two; pages of 64 rows and more are one class.
+constexpr std::int64_t page_class(std::int64_t page_size) noexcept {
+  std::int64_t result = 0;
+  while (result < 6 && (page_size >> (result + 1)) != 0) ++result;
+  return result;
+}
+
+constexpr Structure structure(const Key& key) noexcept {
+  return {{key.num_q_heads, key.num_kv_heads, key.head_dim, page_class(key.page_size),
+           key.window > 0 ? 1 : 0, key.rope ? 1 : 0, key.scaled ? 1 : 0}};
+}
+
+/// -1, 0 or 1.
+constexpr int compare(const Structure& a, const Structure& b) noexcept {
+  for (int i = 0; i < 7; ++i) {
+    if (a.field[i] != b.field[i]) return a.field[i] < b.field[i] ? -1 : 1;
+  }
+  return 0;
+}
+
+constexpr bool same(const Key& a, const Key& b) noexcept {
+  return a.context == b.context && a.batch == b.batch && a.q_len == b.q_len &&
+         a.window == b.window && a.page_size == b.page_size && a.rope == b.rope &&
+         a.scaled == b.scaled && a.num_q_heads == b.num_q_heads &&
+         a.num_kv_heads == b.num_kv_heads && a.head_dim == b.head_dim;
+}
+
+/// The first slot of a key among 2^bits; bits from 1 to 31.
+constexpr std::uint32_t slot_of(const Key& key, int bits) noexcept {
+  const auto term = [](std::int64_t value, std::uint64_t factor) {
+    return static_cast<std::uint64_t>(value) * factor;
+  };
+  std::uint64_t h =
+      term(key.context, 0x9E3779B97F4A7C15u) + term(key.batch, 0xC2B2AE3D27D4EB4Fu) +
+      term(key.q_len, 0x165667B19E3779F9u) + term(key.window, 0xD6E8FEB86659FD93u) +
+      term(key.page_size, 0xA0761D6478BD642Fu) + term(key.num_q_heads, 0xE7037ED1A0B428DBu) +
+      term(key.num_kv_heads, 0x8EBC6AF09C88C6E3u) + term(key.head_dim, 0x589965CC75374CC3u) +
+      (key.rope ? 0x1D8E4E27C47D124Fu : 0) + (key.scaled ? 0xEB44ACCAB455D165u : 0);
+  h ^= h >> 32;
+  h *= 0x9FB21C651E98DF25u;
+  return static_cast<std::uint32_t>(h >> (64 - bits));
+}
+
+/// The first row of exactly this key, or -1.
+constexpr int find_exact(const Table& table, const Key& key) noexcept {
+  if (table.row_count == 0) return -1;
+  const std::uint32_t mask = (std::uint32_t{1} << table.slot_bits) - 1;
+  for (std::uint32_t slot = slot_of(key, table.slot_bits);; slot = (slot + 1) & mask) {
+    const std::int32_t row = table.slots[slot];  // at most half of the slots are taken
+    if (row < 0 || same(table.rows[row].key, key)) return row;
+  }
+}
+
+/// The order in which rows are tried: nearest first, then the same page size, the same window, the
+/// order of the table.
+struct Rank {
+  std::int64_t distance;
+  int mismatch;
+  int row;
+};
+constexpr bool before(const Rank& a, const Rank& b) noexcept {
+  if (a.distance != b.distance) return a.distance < b.distance;
+  if (a.mismatch != b.mismatch) return a.mismatch < b.mismatch;
+  return a.row < b.row;
+}
+
+inline constexpr std::int64_t kFar = INT64_MAX / 4;
+
+/// Between two values and their logarithms; kFar where they have to be equal and are not.
+constexpr std::int64_t apart(const Axis& axis, std::int64_t a, std::int64_t b, std::int32_t log_a,
+                             std::int32_t log_b) noexcept {
+  if (axis.exact) return a == b ? 0 : kFar;
+  return std::int64_t{axis.weight} * (log_a < log_b ? log_b - log_a : log_a - log_b);
+}
+
+/// One search: the first row by rank that comes behind `after`.
+struct Search {
+  const Table& table;
+  const Rules& rules;
+  const Key& key;
+  std::int32_t q_len_log2, batch_log2, context_log2;
+  Rank after;
+  Rank best;
+
+  constexpr Search(const Table& where, const Rules& by, const Key& asked) noexcept
+      : table(where),
+        rules(by),
+        key(asked),
+        q_len_log2(log2_fixed(asked.q_len)),
+        batch_log2(log2_fixed(asked.batch)),
+        context_log2(where.contexts ? log2_fixed(asked.context) : 0),
+        after{-1, 0, 0},
+        best{} {}
+
+  /// False where this row, and what lies beyond it, is farther than the best.
+  constexpr bool consider(int row, std::int64_t to_line) noexcept {
+    const Key& other = table.rows[row].key;
+    const std::int64_t distance = to_line + apart(rules.context, key.context, other.context,
+                                                  context_log2, table.context_log2[row]);
+    if (distance > best.distance) return false;
+    const int mismatch =
+        (other.page_size != key.page_size ? 2 : 0) + (other.window != key.window ? 1 : 0);
+    const Rank rank{distance, mismatch, row};
+    if (before(after, rank) && before(rank, best)) best = rank;
+    return true;
+  }
+  /// False where the whole line, and those beyond it, are farther than the best.
+  constexpr bool consider_line(const Line& line, std::int64_t to_block) noexcept {
+    const std::int64_t to_line =
+        to_block + apart(rules.batch, key.batch, line.batch, batch_log2, line.batch_log2);
+    if (to_line > best.distance) return false;
+    int from = line.first;
+    for (int end = line.end; from < end;) {
+      const int middle = from + (end - from) / 2;
+      if (table.rows[middle].key.context < key.context) {
+        from = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+    for (int row = from; row < line.end && consider(row, to_line);) ++row;
+    for (int row = from; row > line.first && consider(row - 1, to_line);) --row;
+    return true;
+  }
+  /// Lines of one q_len, from the batch asked for outwards.
+  constexpr void consider_block(int first, int end, std::int64_t to_block) noexcept {
+    int from = first;
+    for (int to = end; from < to;) {
+      const int middle = from + (to - from) / 2;
+      if (table.lines[middle].batch < key.batch) {
+        from = middle + 1;
+      } else {
+        to = middle;
+      }
+    }
+    for (int line = from; line < end && consider_line(table.lines[line], to_block);) ++line;
+    for (int line = from; line > first && consider_line(table.lines[line - 1], to_block);) --line;
+  }
+  /// Whether there is a row within the limit; it is best.row.
+  constexpr bool next(const Group& group) noexcept {
+    best = Rank{rules.limit, 4, table.row_count};
+    for (int first = group.first; first < group.end;) {
+      const Line& line = table.lines[first];
+      int end = first + 1;
+      for (int to = group.end; end < to;) {
+        const int middle = end + (to - end) / 2;
+        if (table.lines[middle].q_len == line.q_len) {
+          end = middle + 1;
+        } else {
+          to = middle;
+        }
+      }
+      const std::int64_t to_block =
+          apart(rules.q_len, key.q_len, line.q_len, q_len_log2, line.q_len_log2);
+      if (to_block <= best.distance) consider_block(first, end, to_block);
+      first = end;
+    }
+    return best.row < table.row_count;
+  }
+};
+
+/// The group of a structure, or null.
+constexpr const Group* find_group(const Table& table, const Structure& wanted) noexcept {
+  int first = 0;
+  for (int end = table.group_count; first < end;) {
+    const int middle = first + (end - first) / 2;
+    const int order = compare(table.groups[middle].structure, wanted);
+    if (order == 0) return &table.groups[middle];
+    if (order < 0) {
+      first = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return nullptr;
+}
+
+constexpr bool size(std::int64_t value) noexcept { return value > 0 && value <= kLargest; }
+
+/// All of valid() that takes no division.
+constexpr bool in_range(const Key& key, bool contexts) noexcept {
+  return size(key.batch) && size(key.q_len) && size(key.num_q_heads) && size(key.num_kv_heads) &&
+         size(key.head_dim) && size(key.page_size) && key.window >= 0 && key.window <= kLargest &&
+         (!contexts || (size(key.context) && key.context >= key.q_len));
+}
+
+/// Within 5 % of the larger one. Negative and zero are near nothing.
+constexpr bool close(std::int64_t a, std::int64_t b) noexcept {
+  if (a <= 0 || b <= 0) return false;
+  return a < b ? b - a <= b / 20 : a - b <= a / 20;
+}
+
+constexpr bool known(const Device& d) noexcept {
+  return d.model != nullptr && d.isa != nullptr && *d.model != '\0' && *d.isa != '\0' &&
+         d.sm_count > 0 && (d.host || d.cc > 0);
+}
+
+constexpr Choice base(Match match, Guard guard, Why why) noexcept {
+  return {kBase, match, guard, why, 0, nullptr};
+}
+
+constexpr Choice found(const Table& table, int row, const Key& key, Guard guard,
+                       std::int64_t distance) noexcept {
+  const Row& chosen = table.rows[row];
+  const Match match = guard == Guard::kNearDevice ? Match::kOtherDevice
+                      : same(chosen.key, key)     ? Match::kExact
+                                                  : Match::kNear;
+  return {chosen.pipeline,
+          match,
+          guard,
+          Why::kMeasured,
+          static_cast<double>(distance) / static_cast<double>(kDistanceOne),
+          &chosen};
+}
+
+}  // namespace detail
+
+/// Whether the key can be asked for at all; without `contexts` its context does not matter.
+constexpr bool valid(const Key& key, bool contexts = true) noexcept {
+  return detail::in_range(key, contexts) && key.num_q_heads % key.num_kv_heads == 0;
+}
+
+/// A key in range as rows carry it: no query of a windowed layer sees further back than window +
+/// q_len
+/// - 1.
+constexpr Key normalized(Key key, bool contexts = true) noexcept {
+  if (!contexts) {
+    key.context = 0;
+  } else if (key.window > 0 && key.context > key.window + key.q_len - 1) {
+    key.context = key.window + key.q_len - 1;
+  }
+  return key;
+}
+
+/// What a table that was measured on one device is worth on another. A class is model,
+/// architecture, SM count and, on a GPU, memory to within 5 % (drivers keep different amounts
+/// back). A device without model, architecture or SMs is foreign to all.
+constexpr Guard guard(const Device& measured, const Device& here) noexcept {
+  if (!detail::known(measured) || !detail::known(here) || measured.host != here.host ||
+      measured.cc != here.cc || !detail::same_text(measured.isa, here.isa)) {
+    return Guard::kForeign;
+  }
+  const bool same_class = detail::same_text(measured.model, here.model) &&
+                          measured.sm_count == here.sm_count &&
+                          (here.host || detail::close(measured.memory_bytes, here.memory_bytes));
+  if (!same_class) {
+    return detail::close(measured.sm_count, here.sm_count) ? Guard::kNearDevice : Guard::kForeign;
+  }
+  if (measured.compiler_version != here.compiler_version) return Guard::kOtherCompiler;
+  if (measured.driver_version != here.driver_version) return Guard::kOtherDriver;
+  return Guard::kTuned;
+}
+
+/// Accepts every pipeline.
+struct Anything {
+  constexpr bool operator()(Pipeline) const noexcept { return true; }
+};
+
+/// The first row in the order of distance whose pipeline `feasible` accepts; the base where there
+/// is none within the limit. No allocation; defined for every key and every device.
+template <class Feasible>
+constexpr Choice find(const Table& table, const Rules& rules, const Key& asked, Guard guard,
+                      const Feasible& feasible) noexcept {
+  static_assert(noexcept(feasible(Pipeline{})), "say noexcept: nobody catches here");
+  if (!detail::in_range(asked, table.contexts)) {
+    return detail::base(Match::kInvalid, guard, Why::kInvalidKey);
+  }
+  const Key key = normalized(asked, table.contexts);
+  const int exact = guard == Guard::kForeign ? -1 : detail::find_exact(table, key);
+  if (exact >= 0 && feasible(table.rows[exact].pipeline)) {  // rows have valid keys alone
+    return detail::found(table, exact, key, guard, 0);
+  }
+  if (key.num_q_heads % key.num_kv_heads != 0) {
+    return detail::base(Match::kInvalid, guard, Why::kInvalidKey);
+  }
+  if (guard == Guard::kForeign) return detail::base(Match::kBase, guard, Why::kForeignDevice);
+  const Group* group = detail::find_group(table, detail::structure(key));
+  if (group == nullptr) return detail::base(Match::kBase, guard, Why::kOtherStructure);
+  detail::Search search(table, rules, key);
+  while (search.next(*group)) {
+    if (feasible(table.rows[search.best.row].pipeline)) {
+      return detail::found(table, search.best.row, key, guard, search.best.distance);
+    }
+    search.after = search.best;
+  }
+  return detail::base(Match::kBase, guard,
+                      search.after.distance < 0 ? Why::kTooFar : Why::kInfeasible);
+}
+
+}  // namespace dispatch
+}  // namespace muse
+
+#endif  // MUSE_DISPATCH_LOOKUP_H_

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of a dispatch table out of what was measured, and that out of the database.
+#include "tuner/dispatch_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <tuple>
+
+#include "profiler/statistics.h"
+#include "tuner/stored_selection.h"
+
+namespace muse::tuner {
+namespace {
+
+/// The times of some shapes as a matrix.
+struct Matrix {
+  std::vector<std::string> candidates;  ///< ordered
+  Times times;
+  size_t index(const std::string& candidate) const {
+    return static_cast<size_t>(std::lower_bound(candidates.begin(), candidates.end(), candidate) -
+                               candidates.begin());
+  }
+};
+
+Matrix matrix_of(const std::vector<const MeasuredShape*>& shapes, const std::string& base) {
+  std::map<std::string, std::vector<double>> rows;
+  const std::vector<double> nothing(shapes.size(), std::numeric_limits<double>::infinity());
+  rows.emplace(base, nothing);
+  for (size_t s = 0; s < shapes.size(); ++s) {
+    for (const auto& [name, time] : shapes[s]->times) {
+      rows.emplace(name, nothing).first->second[s] = time.median_ns;
+    }
+  }
+  Matrix matrix;
+  for (auto& [name, times] : rows) {
+    matrix.candidates.push_back(name);
+    matrix.times.push_back(std::move(times));
+  }
+  return matrix;
+}
+
+std::vector<const MeasuredShape*> pointers(const std::vector<MeasuredShape>& shapes) {
+  std::vector<const MeasuredShape*> all;
+  for (const MeasuredShape& shape : shapes) all.push_back(&shape);
+  return all;
+}
+
+double regret_pct(const MeasuredShape& shape, const std::string& pipeline) {
+  double best = std::numeric_limits<double>::infinity();
+  for (const auto& [unused, time] : shape.times) best = std::min(best, time.median_ns);
+  const auto own = shape.times.find(pipeline);
+  return own == shape.times.end() ? 0 : 100 * (own->second.median_ns / best - 1);
+}
+
+/// The shape's row with another pipeline than was chosen for it.
+DispatchRow with_pipeline(const MeasuredShape& shape, const std::string& pipeline,
+                          const std::string& status) {
+  const MeasuredTime& time = shape.times.at(pipeline);
+  DispatchRow row = shape.chosen;
+  row.pipeline = pipeline;
+  row.median_ns = time.median_ns;
+  row.low_ns = time.low_ns;
+  row.high_ns = time.high_ns;
+  row.regret_pct = regret_pct(shape, pipeline);
+  row.status = row.rule = status;
+  row.tie_set.clear();
+  return row;
+}
+
+bool is_among(const std::string& pipeline, const std::optional<std::vector<std::string>>& among) {
+  return !among || std::find(among->begin(), among->end(), pipeline) != among->end();
+}
+
+DispatchRow own_row(const MeasuredShape& shape) {
+  DispatchRow row = shape.chosen;
+  row.regret_pct = regret_pct(shape, row.pipeline);
+  return row;
+}
+
+std::optional<DispatchRow> eager_row(const MeasuredShape& shape,
+                                     const std::optional<std::vector<std::string>>& among) {
+  if (!among) return own_row(shape);
+  const std::string* best = nullptr;
+  for (const std::string& pipeline : *among) {
+    const auto time = shape.times.find(pipeline);
+    if (time == shape.times.end()) continue;
+    if (!best || time->second.median_ns < shape.times.at(*best).median_ns) best = &pipeline;
+  }
+  if (!best) return std::nullopt;
+  return *best == shape.chosen.pipeline ? own_row(shape) : with_pipeline(shape, *best, "limited");
+}
+
+using KeyOrder =
+    std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, bool, int64_t>;
+KeyOrder order(const dispatch::Key& k) {
+  return {k.num_q_heads, k.num_kv_heads, k.head_dim, k.page_size, k.q_len,
+          k.batch,       k.window,       k.rope,     k.scaled,    k.context};
+}
+
+/// Losses of what is found for each shape, where it was measured on it.
+class Losses {
+ public:
+  void add(double regret_pct) {
+    worst_ = std::max(worst_, regret_pct / 100);
+    logs_ += std::log1p(regret_pct / 100);
+    ++count_;
+  }
+  Regret regret() const { return {worst_, count_ > 0 ? std::expm1(logs_ / count_) : 0}; }
+
+ private:
+  double worst_ = 0, logs_ = 0;
+  int count_ = 0;
+};
+
+/// Worst regrets that differ by less are the same: what the shapes chose themselves is preferred,
+/// so that noise adds no pipeline.
+constexpr double kSameRegret = 0.005;
+
+/// The candidate with the least worst regret; of about equal ones that which most shapes have
+/// chosen themselves.
+size_t captured_choice(const Matrix& matrix, const std::vector<const MeasuredShape*>& shapes,
+                       const std::vector<size_t>& allowed) {
+  size_t choice = least_worst_regret(matrix.times, allowed);
+  const double limit = regret(matrix.times, {choice}).worst + kSameRegret;
+  const auto votes = [&](size_t candidate) {
+    return std::count_if(shapes.begin(), shapes.end(), [&](const MeasuredShape* shape) {
+      return shape->chosen.pipeline == matrix.candidates[candidate];
+    });
+  };
+  for (const size_t candidate : allowed) {
+    if (regret(matrix.times, {candidate}).worst <= limit && votes(candidate) > votes(choice)) {
+      choice = candidate;
+    }
+  }
+  return choice;
+}
+
+/// The row for all shapes of one key without context.
+std::optional<DispatchRow> captured_row(const std::vector<const MeasuredShape*>& shapes,
+                                        const std::string& base,
+                                        const std::optional<std::vector<std::string>>& among) {
+  const Matrix matrix = matrix_of(shapes, base);
+  std::vector<size_t> allowed;
+  for (size_t c = 0; c < matrix.candidates.size(); ++c) {
+    const bool measured = std::all_of(matrix.times[c].begin(), matrix.times[c].end(),
+                                      [](double time) { return std::isfinite(time); });
+    if (measured && is_among(matrix.candidates[c], among)) allowed.push_back(c);
+  }
+  if (allowed.empty()) return std::nullopt;
+  const std::string& choice = matrix.candidates[captured_choice(matrix, shapes, allowed)];
+  const MeasuredShape* worst = shapes.front();
+  std::vector<ShapeRegret> over;
+  for (const MeasuredShape* shape : shapes) {
+    if (regret_pct(*shape, choice) > regret_pct(*worst, choice)) worst = shape;
+    over.push_back(
+        {key(shape->chosen.shape), shape->times.at(choice).median_ns, regret_pct(*shape, choice)});
+  }
+  DispatchRow row = with_pipeline(*worst, choice, "captured");
+  row.over = std::move(over);
+  return row;
+}
+
+/// Samples by trial, of the rounds that count, of one race.
+std::map<db::Id, std::vector<double>> samples_of(const db::Store& store, db::Id race) {
+  std::map<db::Id, std::vector<double>> samples;
+  for (const db::RoundRow& round : store.rounds(race)) {
+    if (!round.rejected.empty()) continue;
+    for (const db::SampleRow& sample : round.samples) {
+      for (const double ns : sample.ns) {
+        if (std::isfinite(ns)) samples[sample.trial_id].push_back(ns);
+      }
+    }
+  }
+  return samples;
+}
+
+/// Medians with intervals of the run's whole pipelines, by problem id and chain key.
+std::map<db::Id, std::map<std::string, MeasuredTime>> measured_times(const db::Store& store,
+                                                                     const db::RunRow& run,
+                                                                     const std::string& regime) {
+  std::map<db::Id, std::map<std::string, MeasuredTime>> all;
+  std::map<db::Id, std::map<db::Id, std::vector<double>>> races;
+  for (const db::Store::RunTrial& one : store.run_trials(run.id)) {
+    if (one.candidate.span != name(kWholeStep) || one.trial.key.regime != regime) continue;
+    const auto race = one.median_ns ? store.last_race(one.trial.id) : std::nullopt;
+    if (!race) continue;
+    if (!races.contains(*race)) races.emplace(*race, samples_of(store, *race));
+    const std::vector<double>& samples = races[*race][one.trial.id];
+    if (samples.empty()) continue;
+    const double step_ns = store.race(*race)->step_ns;
+    const profiler::Interval interval =
+        profiler::median_interval(samples, {.confidence = 0.95, .least_half_width = step_ns});
+    all[one.problem.id][one.candidate.key] = {*one.median_ns, interval.low, interval.high};
+  }
+  return all;
+}
+
+}  // namespace
+
+Fewer fewer_pipelines(const std::vector<MeasuredShape>& shapes, const std::string& base,
+                      const SubsetLimits& limits) {
+  const Matrix matrix = matrix_of(pointers(shapes), base);
+  const std::vector<size_t> chosen = few_candidates(matrix.times, matrix.index(base), limits);
+  Fewer fewer;
+  for (const size_t c : chosen) fewer.pipelines.push_back(matrix.candidates[c]);
+  fewer.regret = regret(matrix.times, chosen);
+  return fewer;
+}
+
+void fill_rows(DispatchTable& table, const std::vector<MeasuredShape>& shapes,
+               const std::optional<std::vector<std::string>>& among) {
+  std::map<std::string, const MeasuredShape*> by_shape;
+  std::map<KeyOrder, std::vector<const MeasuredShape*>> captured;
+  for (const MeasuredShape& shape : shapes) {
+    by_shape[key(shape.chosen.shape)] = &shape;
+    if (auto row = eager_row(shape, among)) table.rows.push_back(*std::move(row));
+  }
+  for (const auto& [unused, shape] : by_shape) {
+    captured[order(dispatch_key(shape->chosen.shape, false))].push_back(shape);
+  }
+  Losses losses, captured_losses;
+  std::map<KeyOrder, std::string> found;  // what a lookup answers with
+  for (const DispatchRow& row : in_preference(table.rows)) {
+    const auto at = found.emplace(order(dispatch_key(row.shape, true)), row.pipeline).first;
+    const MeasuredShape& shape = *by_shape.at(key(row.shape));
+    if (shape.times.contains(at->second)) losses.add(regret_pct(shape, at->second));
+  }
+  for (const auto& [unused, group] : captured) {
+    auto row = captured_row(group, table.base, among);
+    if (!row) continue;
+    for (const ShapeRegret& one : row->over) captured_losses.add(one.regret_pct);
+    table.captured.push_back(*std::move(row));
+  }
+  table.regret = losses.regret();
+  table.captured_regret = captured_losses.regret();
+}
+
+MeasuredRun measured_run(const db::Store& store, const db::RunRow& run, const std::string& regime) {
+  const auto times = measured_times(store, run, regime);
+  MeasuredRun result;
+  for (const db::SelectionRow& selection : store.selections(run.id)) {
+    if (selection.span != name(kWholeStep) || selection.regime != regime) continue;
+    const db::TrialRow trial = store.trial(selection.trial_id);
+    const auto shape = parse_shape(store.problem(selection.problem_id).key);
+    if (!shape) throw std::runtime_error("a problem's key is none: " + shape.error());
+    const auto ties = tie_keys(selection);
+    if (!ties) throw std::runtime_error(ties.error());
+    MeasuredShape measured;
+    measured.chosen = {.shape = *shape,
+                       .pipeline = store.candidate(trial.key.candidate_id).key,
+                       .median_ns = selection.median_ns,
+                       .low_ns = selection.low_ns,
+                       .high_ns = selection.high_ns,
+                       .base_median_ns = selection.base_median_ns,
+                       .status = selection.status,
+                       .run = run.id,
+                       .date = run.started,
+                       .rule = selection.rule,
+                       .tie_set = *ties};
+    const auto found = times.find(selection.problem_id);
+    if (found != times.end()) measured.times = found->second;
+    // What was chosen counts as measured even where its race is gone.
+    measured.times.emplace(measured.chosen.pipeline,
+                           MeasuredTime{selection.median_ns, selection.low_ns, selection.high_ns});
+    result.shapes.push_back(std::move(measured));
+    result.selections.push_back(selection);
+    result.toolkit = trial.key.toolkit;
+  }
+  return result;
+}
+
+}  // namespace muse::tuner

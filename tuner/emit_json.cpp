@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// The dispatch tables as JSON: what the header says, and the evidence that it has no room for.
+#include <nlohmann/json.hpp>
+
+#include "tuner/emit.h"
+
+namespace muse::tuner {
+namespace {
+
+using nlohmann::json;
+
+json key_json(const dispatch::Key& k, bool contexts) {
+  json result{{"batch", k.batch},
+              {"q_len", k.q_len},
+              {"num_q_heads", k.num_q_heads},
+              {"num_kv_heads", k.num_kv_heads},
+              {"head_dim", k.head_dim},
+              {"page_size", k.page_size},
+              {"window", k.window},
+              {"rope", k.rope},
+              {"scaled", k.scaled}};
+  if (contexts) result["context"] = k.context;
+  return result;
+}
+
+json row_json(const DispatchRow& row, bool contexts) {
+  json result{{"key", key_json(dispatch_key(row.shape, contexts), contexts)},
+              {"pipeline", row.pipeline},
+              {"shape", key(row.shape)},
+              {"median_ns", row.median_ns},
+              {"interval_ns", {row.low_ns, row.high_ns}},
+              {"base_median_ns", row.base_median_ns},
+              {"margin_pct", margin_pct(row)},
+              {"regret_pct", row.regret_pct},
+              {"status", row.status},
+              {"run", row.run},
+              {"date", row.date}};
+  if (contexts) {
+    result["rule"] = row.rule;
+    result["tie_set"] = row.tie_set;
+    return result;
+  }
+  for (const ShapeRegret& one : row.over) {
+    result["shapes"].push_back(
+        {{"shape", one.shape}, {"median_ns", one.median_ns}, {"regret_pct", one.regret_pct}});
+  }
+  return result;
+}
+
+json rows_json(const std::vector<DispatchRow>& rows, bool contexts) {
+  json result = json::array();
+  for (const DispatchRow& row : in_preference(rows)) result.push_back(row_json(row, contexts));
+  return result;
+}
+
+json axis_json(const dispatch::Axis& axis) {
+  return axis.exact ? json("exact") : json(axis.weight / 256.0);
+}
+
+json regret_json(const Regret& regret) {
+  return {{"worst_pct", 100 * regret.worst}, {"mean_pct", 100 * regret.mean}};
+}
+
+json device_json(const DispatchTable& table) {
+  const DeviceClass& d = table.device;
+  return {
+      {"model", d.model},         {"isa", d.isa},
+      {"host", d.host},           {"cc", d.cc},
+      {"sm_count", d.sm_count},   {"memory_bytes", d.memory_bytes},
+      {"driver", table.driver},   {"driver_version", d.driver_version},
+      {"toolkit", table.toolkit}, {"compiler_version", compiler_version(table.toolkit, d.host)}};
+}
+
+}  // namespace
+
+std::string dispatch_json(const DispatchTable& table, const std::string& header_hash) {
+  json variants = json::array();
+  for (const VariantAbi& v : table.variants) {
+    variants.push_back({{"name", v.name}, {"abi", v.abi}, {"source_hash", v.source_hash}});
+  }
+  std::sort(variants.begin(), variants.end());
+  const json result{
+      {"schema", "muse.dispatch"},
+      {"version", 1},
+      {"format", MUSE_DISPATCH_FORMAT},
+      {"header_hash", header_hash},
+      {"generator", table.generator},
+      {"provenance", table.provenance},
+      {"device", device_json(table)},
+      {"regime", table.regime},
+      {"timer", table.timer},
+      {"base", table.base},
+      {"source_hash", table.source_hash},
+      {"variants", variants},
+      {"axes",
+       {{"q_len", axis_json(table.rules.q_len)},
+        {"batch", axis_json(table.rules.batch)},
+        {"context", axis_json(table.rules.context)}}},
+      {"max_distance", static_cast<double>(table.rules.limit) / dispatch::kDistanceOne},
+      {"regret", regret_json(table.regret)},
+      {"captured_regret", regret_json(table.captured_regret)},
+      {"entries", rows_json(table.rows, true)},
+      {"captured", rows_json(table.captured, false)}};
+  // Text of a user may be no UTF-8; it is replaced rather than refused.
+  return result.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace muse::tuner
