@@ -246,8 +246,9 @@ __device__ __forceinline__ void attend_keys(const Args& block, const device::Cta
     } else {
       device::wait_for_predecessor();
     }
-    device::take_registers<Registers<C>::kLaunch>();
     __syncthreads();  // the one below
+    // Not before: what a warp takes back early, those that compute would wait for without end.
+    device::take_registers<Registers<C>::kLaunch>();
     return;
   }
   device::WarpRows<kRows> rows{};
