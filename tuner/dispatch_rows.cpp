@@ -175,10 +175,11 @@ std::map<db::Id, std::vector<double>> samples_of(const db::Store& store, db::Id 
   return samples;
 }
 
-/// Medians with intervals of the run's whole pipelines, by problem id and chain key.
-std::map<db::Id, std::map<std::string, MeasuredTime>> measured_times(const db::Store& store,
-                                                                     const db::RunRow& run,
-                                                                     const std::string& regime) {
+/// Medians with intervals of the run's whole pipelines, by problem id and chain key; what each was
+/// made of goes into `code_hashes`.
+std::map<db::Id, std::map<std::string, MeasuredTime>> measured_times(
+    const db::Store& store, const db::RunRow& run, const std::string& regime,
+    std::map<std::string, std::string>& code_hashes) {
   std::map<db::Id, std::map<std::string, MeasuredTime>> all;
   std::map<db::Id, std::map<db::Id, std::vector<double>>> races;
   for (const db::Store::RunTrial& one : store.run_trials(run.id)) {
@@ -191,6 +192,7 @@ std::map<db::Id, std::map<std::string, MeasuredTime>> measured_times(const db::S
     const double step_ns = store.race(*race)->step_ns;
     const profiler::Interval interval =
         profiler::median_interval(samples, {.confidence = 0.95, .least_half_width = step_ns});
+    code_hashes[one.candidate.key] = one.trial.key.code_hash;
     all[one.problem.id][one.candidate.key] = {*one.median_ns, interval.low, interval.high};
   }
   return all;
@@ -237,8 +239,8 @@ void fill_rows(DispatchTable& table, const std::vector<MeasuredShape>& shapes,
 }
 
 MeasuredRun measured_run(const db::Store& store, const db::RunRow& run, const std::string& regime) {
-  const auto times = measured_times(store, run, regime);
   MeasuredRun result;
+  const auto times = measured_times(store, run, regime, result.code_hashes);
   for (const db::SelectionRow& selection : store.selections(run.id)) {
     if (selection.span != name(kWholeStep) || selection.regime != regime) continue;
     const db::TrialRow trial = store.trial(selection.trial_id);
@@ -263,6 +265,7 @@ MeasuredRun measured_run(const db::Store& store, const db::RunRow& run, const st
     // What was chosen counts as measured even where its race is gone.
     measured.times.emplace(measured.chosen.pipeline,
                            MeasuredTime{selection.median_ns, selection.low_ns, selection.high_ns});
+    result.code_hashes.emplace(measured.chosen.pipeline, trial.key.code_hash);
     result.shapes.push_back(std::move(measured));
     result.selections.push_back(selection);
     result.toolkit = trial.key.toolkit;

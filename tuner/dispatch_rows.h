@@ -45,7 +45,8 @@ void fill_rows(DispatchTable& table, const std::vector<MeasuredShape>& shapes,
 struct MeasuredRun {
   std::vector<MeasuredShape> shapes;
   std::vector<db::SelectionRow> selections;
-  std::string toolkit;  ///< of what was measured
+  std::string toolkit;                             ///< of what was measured
+  std::map<std::string, std::string> code_hashes;  ///< of every pipeline, see code_hash()
 };
 /// Throws std::runtime_error where a problem's or a tie set's text is none.
 MeasuredRun measured_run(const db::Store& store, const db::RunRow& run, const std::string& regime);

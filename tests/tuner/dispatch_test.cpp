@@ -9,8 +9,11 @@
 #include <limits>
 #include <random>
 
+#include "tests/db/support.h"
+#include "tests/fakes/command.h"
 #include "tuner/dispatch_index.h"
 #include "tuner/dispatch_rows.h"
+#include "tuner/records.h"
 #include "tuner/regret.h"
 
 namespace muse::tuner {
@@ -133,6 +136,33 @@ TEST(DispatchIndex, WindowsOfOneClassLendEachOtherRowsButNoExactMatch) {
   EXPECT_EQ(wider.match, Match::kNear);
   EXPECT_NEAR(wider.distance, 1, 1e-4);
   EXPECT_EQ(find(key_of(8, 1024, 2048)).match, Match::kNear) << "as much context, another window";
+}
+
+TEST(DispatchIndex, OfEquallyNearRowsTheSamePageSizeThenTheSameWindowThenTheSmallerOne) {
+  std::vector<dispatch::Row> rows;
+  for (const int64_t page_size : {64, 128}) {
+    for (const int64_t window : {4096, 8192}) {
+      dispatch::Row row{};
+      row.key = key_of(8, 1024, window);
+      row.key.page_size = page_size;
+      row.pipeline = static_cast<Pipeline>(rows.size());
+      rows.push_back(row);
+    }
+  }
+  const DispatchIndex index = index_rows(rows, true);
+  const dispatch::Rules rules = dispatch_rules({{"batch", "log2"}, {"context", "log2"}}, 1.6);
+  const auto find = [&](int64_t page_size, int64_t window) {
+    Key key = key_of(8, 1000, window);
+    key.page_size = page_size;
+    const Choice choice =
+        dispatch::find(index.table(), rules, key, Guard::kTuned, dispatch::Anything{});
+    EXPECT_EQ(choice.match, Match::kNear);
+    return static_cast<int>(choice.pipeline);
+  };
+  EXPECT_EQ(find(128, 8192), 3);
+  EXPECT_EQ(find(128, 2048), 2);
+  EXPECT_EQ(find(256, 8192), 1);
+  EXPECT_EQ(find(256, 2048), 0);
 }
 
 TEST(DispatchIndex, RefusesRowsUnderNoKey) {
@@ -384,6 +414,124 @@ TEST(DispatchRows, RegretIsOfWhatALookupAnswersWith) {
   table.base = "base";
   fill_rows(table, shapes, std::nullopt);
   EXPECT_NEAR(table.regret.worst, 0.1, 1e-9);
+}
+
+// --- out of a database -------------------------------------------------------------------------
+
+/// A finished run of the host whose whole pipelines raced on one problem.
+class StoredRun : public testing::Test {
+ protected:
+  StoredRun() : store_(db::Store::open(folder_ / "a.db", db::Open::kCreate)) {
+    run_.device_id = store_.upsert(
+        db::DeviceRow{.kind = "host", .uuid = "u", .model = "a CPU", .isa = "avx2", .sm_count = 8});
+    run_.build_id = store_.upsert(db::BuildRow{});
+    run_.config_text =
+        "schema: 1\nshapes:\n  - {batch: 2, q_len: 1, window: 0, rope_theta: 0, context: 64}\n";
+    run_.config_path = "a.yaml";
+    run_.base = kBase;
+    run_.timer = "host";
+    run_.status = "complete";
+    run_.started = "2030-01-02T03:04:05Z";
+    run_.environment = "{}";
+    run_.id = store_.insert(run_);
+    problem_ = store_.upsert(db::ProblemRow{.id = 0, .key = key(shape(2, 64)), .fields = "{}"});
+  }
+  db::Id trial(const std::string& chain, const std::string& code_hash) {
+    db::TrialKey key{.device_id = run_.device_id,
+                     .toolkit = "GNU 12",
+                     .code_hash = code_hash,
+                     .candidate_id = store_.upsert(db::CandidateRow{
+                         .key = chain, .span = std::string(name(kWholeStep)), .pipeline = true}),
+                     .problem_id = problem_,
+                     .regime = "cold"};
+    const db::Id id = store_.trial(key, run_.id, false).id;
+    store_.set_trial(id, "ok", "", 0, run_.started);
+    return id;
+  }
+  /// Eight good rounds, one of which has no sample of the second trial, and a rejected one.
+  void race(const std::vector<db::Id>& trials) {
+    const db::Id race = store_.insert(db::RaceRow{.run_id = run_.id,
+                                                  .problem_id = problem_,
+                                                  .span = std::string(name(kWholeStep)),
+                                                  .regime = "cold",
+                                                  .timer = "host",
+                                                  .rules = "{}",
+                                                  .step_ns = 1,
+                                                  .status = "running"});
+    for (int r = 0; r < 9; ++r) {
+      db::RoundRow round{.race_id = race, .number = r, .order = trials, .at = run_.started};
+      if (r == 8) round.rejected = "slow";
+      for (size_t i = 0; i < trials.size(); ++i) {
+        const double ns = 1000.0 * static_cast<double>(i + 1) + (r == 8 ? 1e9 : r);
+        round.samples.push_back(
+            {.trial_id = trials[i], .ns = {r == 0 && i == 1 ? std::nan("") : ns}});
+      }
+      store_.insert(round);
+    }
+    store_.finish_race(race, "complete");
+  }
+  void select(db::Id trial) {
+    store_.upsert(db::SelectionRow{.run_id = run_.id,
+                                   .problem_id = problem_,
+                                   .span = std::string(name(kWholeStep)),
+                                   .regime = "cold",
+                                   .trial_id = trial,
+                                   .median_ns = 1003.5,
+                                   .low_ns = 1001,
+                                   .high_ns = 1006,
+                                   .base_median_ns = 2004,
+                                   .tie_set = "[\"" + kFast + "\"]",
+                                   .rule = "fastest",
+                                   .status = "winner"});
+  }
+
+  const std::string kBase =
+      "prepare/scalar + attention/scalar:splits=4 + combine/scalar + gate/scalar";
+  const std::string kFast = "prepare/scalar + attention/scalar:splits=1 + gate/scalar";
+  const db::TempFolder folder_;
+  db::Store store_;
+  db::RunRow run_;
+  db::Id problem_ = 0;
+};
+
+TEST_F(StoredRun, GivesMediansAndIntervalsOfEveryPipeline) {
+  const db::Id fast = trial(kFast, "a+b+c"), base = trial(kBase, "a+b+d+c");
+  race({fast, base});
+  select(fast);
+  const MeasuredRun run = measured_run(store_, run_, "cold");
+  ASSERT_EQ(run.shapes.size(), 1u);
+  const MeasuredShape& one = run.shapes.front();
+  EXPECT_EQ(one.chosen.pipeline, kFast);
+  EXPECT_EQ(one.chosen.tie_set, std::vector<std::string>{kFast});
+  ASSERT_EQ(one.times.size(), 2u);
+  EXPECT_EQ(one.times.at(kFast).median_ns, 1003.5);
+  EXPECT_EQ(one.times.at(kBase).median_ns, 2004) << "of the seven rounds that it has";
+  EXPECT_GE(one.times.at(kBase).low_ns, 2001);
+  EXPECT_LE(one.times.at(kBase).high_ns, 2007) << "not of the rejected round";
+  EXPECT_LT(one.times.at(kBase).low_ns, one.times.at(kBase).high_ns);
+  EXPECT_EQ(run.code_hashes.at(kBase), "a+b+d+c");
+  EXPECT_EQ(run.toolkit, "GNU 12");
+  EXPECT_TRUE(measured_run(store_, run_, "warm").shapes.empty());
+}
+
+TEST_F(StoredRun, ATableIsOfTheSourcesThatWereMeasuredAndSaysWhereTheyChanged) {
+  const auto hash = [](const std::string& chain) {
+    std::string hashes = code_hash(Registry::global().parse_chain(chain).value());
+    return hashes.replace(hashes.rfind('+') + 1, std::string::npos, std::string(32, 'e'));
+  };
+  const db::Id fast = trial(kFast, hash(kFast));
+  race({fast, trial(kBase, hash(kBase))});
+  select(fast);
+  const fakes::CommandResult emit =
+      fakes::run_command({MUSE_TUNE, "emit", "--db", (folder_ / "a.db").string(), "--out",
+                          (folder_ / "out").string()});
+  EXPECT_EQ(emit.exit_code, 0) << emit.err;
+  EXPECT_NE(emit.err.find("other sources or another compiler than run 1 measured: gate/scalar;"),
+            std::string::npos)
+      << emit.err;
+  const std::string header = fakes::read_file(folder_ / "out" / "muse_dispatch.h");
+  EXPECT_NE(header.find("{\"gate/scalar\", 1, \"" + std::string(32, 'e') + "\"}"),
+            std::string::npos);
 }
 
 }  // namespace

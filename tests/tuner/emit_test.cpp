@@ -11,8 +11,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <clocale>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -359,6 +361,35 @@ INSTANTIATE_TEST_SUITE_P(Compilers, EmitCompiled, testing::Values("g++", "clang+
                          [](const auto& info) {
                            return info.param == std::string("g++") ? "Gcc" : "Clang";
                          });
+
+TEST(Emit, HostileNamesCompileUnderNvcc) {
+  if (std::string(MUSE_NVCC).empty()) GTEST_SKIP() << "no nvcc here";
+  const Folder folder;
+  folder.write("muse_dispatch.h", dispatch_header(hostile_table()));
+  const std::string unit =
+      folder.write("unit.cu", "#include \"muse_dispatch.h\"\n#include \"muse_dispatch.h\"\n")
+          .string();
+  const Ended ended = run(folder, {MUSE_NVCC, "-std=c++17", "-Xcompiler=-Wall,-Wextra,-Werror",
+                                   "-c", unit, "-o", (folder / "unit.o").string()});
+  EXPECT_EQ(ended.status, 0) << ended.output;
+  EXPECT_EQ(ended.output.find("warning"), std::string::npos) << ended.output;
+}
+
+TEST_P(EmitCompiled, ReadsAThousandRowsInATimeThatIsTold) {
+  DispatchTable table = sample_table();
+  table.rows.clear();
+  for (int i = 0; i < 1000; ++i) table.rows.push_back(row(shape(1 + i % 50, 1, 0, 64 + i), kFast));
+  table.captured.clear();
+  write_header(table);
+  const auto start = std::chrono::steady_clock::now();
+  const Ended ended = compile(
+      folder_, GetParam(),
+      {"-O2", "-c", include(), unit("print_keys.cpp"), "-o", (folder_ / "unit.o").string()});
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  EXPECT_EQ(ended.status, 0) << ended.output;
+  RecordProperty("seconds", std::to_string(took.count()));
+  std::printf("%s: %.2f s\n", GetParam(), took.count());
+}
 
 TEST(Emit, MatchesTheGoldenHeader) {
   const std::string header = dispatch_header(sample_table());

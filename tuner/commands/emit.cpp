@@ -3,6 +3,7 @@
 #include "tuner/emit.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <filesystem>
 #include <map>
@@ -56,20 +57,47 @@ std::set<std::string> pipelines_of(const DispatchTable& table) {
   return names;
 }
 
-/// The variants of the chains, and the hash that ties the header to their sources.
-void add_variants(DispatchTable& table, const std::vector<Chain>& chains) {
-  std::map<std::string, const Variant*> variants;
+/// The hashes in a chain's code_hash(), one for each candidate.
+std::vector<std::string> split_hashes(const std::string& joined) {
+  std::vector<std::string> hashes{""};
+  for (const char c : joined) {
+    if (c == '+') {
+      hashes.emplace_back();
+    } else {
+      hashes.back() += c;
+    }
+  }
+  return hashes;
+}
+
+/// The variants of the chains with the sources that they were measured with, and the hash over
+/// these. Gives the names of those whose sources in this binary are other ones.
+std::vector<std::string> add_variants(DispatchTable& table, const std::vector<Chain>& chains,
+                                      const std::map<std::string, std::string>& code_hashes) {
+  std::map<std::string, VariantAbi> variants;
+  std::set<std::string> changed;
   for (const Chain& chain : chains) {
-    for (const Candidate& candidate : chain) {
-      variants.emplace(candidate.variant->name, candidate.variant);
+    const auto found = code_hashes.find(key(chain));  // a base may have been measured nowhere
+    const std::vector<std::string> here = split_hashes(code_hash(chain));
+    const std::vector<std::string> there =
+        found == code_hashes.end() ? here : split_hashes(found->second);
+    if (there.size() != here.size()) {
+      throw CommandError(ExitCode::kEnvironment,
+                         fmt::format("{}: its code hash '{}' is none", key(chain), found->second));
+    }
+    for (size_t i = 0; i < chain.size(); ++i) {
+      const Variant& variant = *chain[i].variant;
+      variants.insert_or_assign(variant.name, VariantAbi{variant.name, variant.abi, there[i]});
+      if (here[i] != there[i]) changed.insert(variant.name);
     }
   }
   std::string text;
   for (const auto& [name, variant] : variants) {
-    table.variants.push_back({name, variant->abi, code_hash(Chain{{variant, {}}})});
-    text += name + " " + table.variants.back().source_hash + "\n";
+    table.variants.push_back(variant);
+    text += name + " " + variant.source_hash + "\n";
   }
   table.source_hash = hash_hex(text);
+  return {changed.begin(), changed.end()};
 }
 
 MeasuredRun measured(const db::Store& store, const db::RunRow& run, const std::string& regime) {
@@ -216,7 +244,13 @@ void tell(const Options& options, const db::RunRow& run, const Written& written,
                   100 * table.captured_regret.worst, 100 * table.captured_regret.mean));
 }
 
-void warn(const db::RunRow& run) {
+void warn(const db::RunRow& run, const std::vector<std::string>& changed) {
+  if (!changed.empty()) {
+    say(fmt::format(
+        "warning: other sources or another compiler than run {} measured: {}; a build "
+        "of these sources that checks its tables refuses this one: sweep and emit again",
+        run.id, fmt::join(changed, ", ")));
+  }
   for (const char* filter : {" --stage ", " --variant ", " --shape "}) {
     if (run.command.find(filter) == std::string::npos) continue;
     say(
@@ -240,11 +274,11 @@ ExitCode run(const Options& options) {
   fill_rows(table, of_run.shapes, allowed(options, of_run.shapes, table.base));
   std::vector<Chain> chains;
   for (const std::string& name : pipelines_of(table)) chains.push_back(parse_chain(name));
-  add_variants(table, chains);
+  const std::vector<std::string> changed = add_variants(table, chains, of_run.code_hashes);
   const Written written = write(options, table, chains);
   record(store, written, table, of_run.selections);
   tell(options, chosen, written, table);
-  warn(chosen);
+  warn(chosen, changed);
   return ExitCode::kOk;
 }
 
