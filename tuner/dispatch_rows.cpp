@@ -136,6 +136,16 @@ size_t captured_choice(const Matrix& matrix, const std::vector<const MeasuredSha
   return choice;
 }
 
+/// Those of uniform lengths where there are any: what is best for one long request among short ones
+/// is seldom measured on the others, and would decide for all.
+std::vector<const MeasuredShape*> uniform_first(const std::vector<const MeasuredShape*>& shapes) {
+  std::vector<const MeasuredShape*> uniform;
+  for (const MeasuredShape* shape : shapes) {
+    if (shape->chosen.shape.lengths.profile == Profile::kUniform) uniform.push_back(shape);
+  }
+  return uniform.empty() ? shapes : uniform;
+}
+
 /// The row for all shapes of one key without context.
 std::optional<DispatchRow> captured_row(const std::vector<const MeasuredShape*>& shapes,
                                         const std::string& base,
@@ -229,7 +239,7 @@ void fill_rows(DispatchTable& table, const std::vector<MeasuredShape>& shapes,
     if (shape.times.contains(at->second)) losses.add(regret_pct(shape, at->second));
   }
   for (const auto& [unused, group] : captured) {
-    auto row = captured_row(group, table.base, among);
+    auto row = captured_row(uniform_first(group), table.base, among);
     if (!row) continue;
     for (const ShapeRegret& one : row->over) captured_losses.add(one.regret_pct);
     table.captured.push_back(*std::move(row));

@@ -35,9 +35,10 @@ Fewer fewer_pipelines(const std::vector<MeasuredShape>& shapes, const std::strin
 /// fastest of them that was measured on it, with status "limited" where that is not its own choice;
 /// one without any has no row.
 ///
-/// Captured: of the pipelines that were measured on every shape of a key without context the one
-/// whose worst regret is the least; of those within half a percent of it the one that most of the
-/// shapes have chosen themselves. A key for which there is none has no row.
+/// Captured: of the pipelines that were measured on every shape of a key without context (those of
+/// uniform lengths where there are any) the one whose worst regret is the least; of those within
+/// half a percent of it the one that most of the shapes have chosen themselves. A key for which
+/// there is none has no row.
 void fill_rows(DispatchTable& table, const std::vector<MeasuredShape>& shapes,
                const std::optional<std::vector<std::string>>& among);
 

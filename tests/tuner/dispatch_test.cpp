@@ -381,6 +381,25 @@ TEST(DispatchRows, OneChoiceForEveryContextLosesLeastAtWorst) {
   EXPECT_NEAR(table.captured_regret.worst, 0.04, 1e-9);
 }
 
+TEST(DispatchRows, RaggedLengthsDecideForEveryContextOnlyWhereThereAreNoOthers) {
+  Shape ragged = shape(1, 9000);
+  ragged.lengths.profile = Profile::kOutlier;
+  ragged.lengths.rest = 1;
+  std::vector<MeasuredShape> shapes{
+      measured(shape(1, 1000), "short", {{"base", 200}, {"short", 100}}),
+      measured(ragged, "long", {{"base", 900}, {"long", 500}})};
+  const auto captured = [&] {
+    DispatchTable table;
+    table.base = "base";
+    fill_rows(table, shapes, std::nullopt);
+    return table.captured.front();
+  };
+  EXPECT_EQ(captured().pipeline, "short");
+  EXPECT_EQ(captured().over.size(), 1u);
+  shapes.erase(shapes.begin());
+  EXPECT_EQ(captured().pipeline, "long");
+}
+
 TEST(DispatchRows, NoiseAddsNoPipelineToWhatShapesChoseThemselves) {
   std::vector<MeasuredShape> shapes{
       measured(shape(1, 1000), "own", {{"base", 200}, {"own", 100}, {"a", 99.8}})};
