@@ -16,6 +16,8 @@ namespace muse::simt {
 
 inline constexpr unsigned kMaximumThreads = 1024;
 inline constexpr size_t kMaximumSharedBytes = 232448;
+/// Of a block's dynamic shared memory.
+inline constexpr size_t kSharedAlignment = 1024;
 
 struct Copy {
   void* target;
