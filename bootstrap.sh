@@ -61,7 +61,7 @@ build() {
   cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DMUSE_BUILD_TESTS="$tests" "$@" \
     >build.log 2>&1 || { tail -n 20 build.log >&2; fail "cannot configure (build.log has it all)"; }
   grep -h '^-- muse-tune:' build.log || true
-  say "building (the first time takes 5 to 15 minutes; build.log grows meanwhile)"
+  say "building (the first time takes 5 to 25 minutes; build.log grows meanwhile)"
   cmake --build build >>build.log 2>&1 ||
     { { grep -E 'error|FAILED' build.log | head -n 20 >&2; } || true; fail "cannot build (build.log has it all)"; }
 }

@@ -21,7 +21,7 @@ defaults:
   num_kv_heads: 2
   page_size: 1
   page_order: random
-  pool_bytes: 16MiB     # K and V pools together; larger than the caches, so that reads miss them
+  pool_bytes: 16MiB     # K and V pools together; caches are flushed before each sample
 
 # A list makes a grid: every combination is one shape. `context` counts the new tokens, too.
 shapes:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention/async_ring: a CTA takes a split of a request for two kv heads. A ring of tiles in
-// shared memory is kept filled by all of its warps or by one that does nothing else; each computing
+// shared memory is kept filled by all of its warps or by four that do nothing else; each computing
 // warp takes steps of keys for its query rows, and may have the next step's scores on their way
 // while it weighs those of this one.
 #pragma once
