@@ -93,4 +93,13 @@ Shape long_window_shape() {
   return shape;
 }
 
+Shape odd_heads_shape() {
+  Shape shape;
+  shape.problem.num_q_heads = 12;
+  shape.problem.num_kv_heads = 3;
+  shape.lengths.context = 900;
+  shape.problem.max_context = 900;
+  return shape;
+}
+
 }  // namespace muse::simt

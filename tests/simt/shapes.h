@@ -14,4 +14,7 @@ std::vector<Shape> small_shapes();
 /// A window of 2048 and a context just beyond: minutes for a pipeline of simple kernels, so once.
 Shape long_window_shape();
 
+/// Three kv heads, and more keys than a ring of tiles holds.
+Shape odd_heads_shape();
+
 }  // namespace muse::simt

@@ -147,5 +147,18 @@ TEST_P(EmulatedAttention, PassesTheGatesBehindALongWindow) {
 INSTANTIATE_TEST_SUITE_P(OfDefaults, EmulatedAttention, testing::ValuesIn(default_attentions()),
                          test_name);
 
+/// The last CTA of an odd number of kv heads has one where others have two.
+TEST(EmulatedVariants, AreRightOrRefuseAtAnOddNumberOfKvHeads) {
+  for (const std::string& text : compiled_candidates()) {
+    const Chain chain = Registry::global().parse_chain(text).value();
+    if (!chain.front().span().covers(Stage::kAttention)) continue;
+    const tuner::ValidationReport report =
+        tuner::validate(emulator(), chain, simt::odd_heads_shape(), {});
+    EXPECT_TRUE(report.outcome == Outcome::kOk || report.outcome == Outcome::kUnsupported)
+        << text << "\n"
+        << report.reason;
+  }
+}
+
 }  // namespace
 }  // namespace muse

@@ -40,6 +40,12 @@ int64_t units(const Problem& problem) {
   const int64_t rows = problem.q_len * problem.group();
   return std::min<int64_t>(kHeads, problem.num_kv_heads) * ceil_div(rows, entry_of(problem).rows);
 }
+/// The same of the last CTA, which an odd number of kv heads leaves one.
+int64_t fewest_units(const Problem& problem) {
+  return problem.num_kv_heads > kHeads && problem.num_kv_heads % kHeads != 0
+             ? units(problem) / kHeads
+             : units(problem);
+}
 
 int64_t shared_bytes(const Problem& problem, const Configuration& configuration) {
   const auto tunable = [&](const char* name) {
@@ -79,7 +85,7 @@ Support supports(const Problem& problem, const Configuration& configuration,
                                    needed));
   }
   const int64_t tile_kv = value(configuration, "tile_kv"), step = value(configuration, "step");
-  if (warps / needed * step > tile_kv) {
+  if (warps / fewest_units(problem) * step > tile_kv) {
     return Support::no(fmt::format("{} warps share the rows: too few keys in a tile of {} for each",
                                    warps, tile_kv));
   }

@@ -247,7 +247,8 @@ __device__ __forceinline__ void attend_keys(const Args& block, const device::Cta
       device::wait_for_predecessor();
     }
     __syncthreads();  // the one below
-    // Not before: what a warp takes back early, those that compute would wait for without end.
+    // All have registers of a kind up to here: what a warp takes back early, those that compute
+    // would wait for without end.
     device::take_registers<Registers<C>::kLaunch>();
     return;
   }
@@ -258,7 +259,6 @@ __device__ __forceinline__ void attend_keys(const Args& block, const device::Cta
     device::allow_successor();
     device::ReadRing<Slots> reader(slots);
     if (shares.works()) attend_part<C>(rows, reader, args, cta, shares, cache_seqlen, keys);
-    device::give_registers<Registers<C>::kLaunch>();
   } else {
     device::CommonRing<Slots> common(slots, copier, keys);
     if (old) common.fill();
@@ -273,6 +273,7 @@ __device__ __forceinline__ void attend_keys(const Args& block, const device::Cta
     device::wait_copies<0>();
   }
   __syncthreads();  // the ring has been read, and nothing writes to it any more
+  if constexpr (C::roles != 0) device::give_registers<Registers<C>::kLaunch>();
   area.leave(static_cast<int>(threadIdx.x), rows);
 }
 
