@@ -279,6 +279,7 @@ MeasuredRun measured_run(const db::Store& store, const db::RunRow& run, const st
     result.shapes.push_back(std::move(measured));
     result.selections.push_back(selection);
     result.toolkit = trial.key.toolkit;
+    result.protocols.insert(trial.key.protocol_hash);
   }
   return result;
 }

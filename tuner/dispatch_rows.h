@@ -5,6 +5,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,7 @@ struct MeasuredRun {
   std::vector<MeasuredShape> shapes;
   std::vector<db::SelectionRow> selections;
   std::string toolkit;                             ///< of what was measured
+  std::set<std::string> protocols;                 ///< hashes of what a sample means
   std::map<std::string, std::string> code_hashes;  ///< of every pipeline, see code_hash()
 };
 /// Throws std::runtime_error where a problem's or a tie set's text is none.

@@ -6,7 +6,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <map>
@@ -15,29 +14,14 @@
 #include <string_view>
 #include <tuple>
 
+#include "tuner/cpp_text.h"
 #include "tuner/dispatch_lookup_text.h"
 #include "tuner/emit_text.h"
+#include "tuner/held_out.h"
 #include "tuner/records.h"
 
 namespace muse::tuner {
 namespace {
-
-/// A C++ string literal of the bytes: printable ASCII as it is, the rest as octal escapes (three
-/// digits, so that a digit behind one does not join it). `?` is escaped against trigraphs.
-std::string literal(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\' || c == '?') {
-      out += {'\\', c};
-    } else if (byte >= 0x20 && byte < 0x7F) {
-      out += c;
-    } else {
-      out += fmt::format("\\{:03o}", byte);
-    }
-  }
-  return out + '"';
-}
 
 /// For the message of an assertion, in which compilers want no escapes.
 std::string plain(std::string_view text) {
@@ -47,17 +31,6 @@ std::string plain(std::string_view text) {
     out += safe ? c : '_';
   }
   return out;
-}
-
-/// With three decimals and a point under any locale.
-std::string decimal(double value) {
-  std::array<char, 400> text;
-  const auto [end, error] =
-      std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed, 3);
-  if (!std::isfinite(value) || error != std::errc{}) {
-    throw std::invalid_argument("dispatch row with a time that is no number");
-  }
-  return {text.data(), end};
 }
 
 const char* boolean(bool value) { return value ? "true" : "false"; }
@@ -90,19 +63,6 @@ auto preference(const DispatchRow& row) {
                     row.low_ns, row.high_ns, row.base_median_ns, row.regret_pct, row.over.size());
 }
 
-/// The base is number 0, the others follow by key.
-std::vector<std::string> pipelines_of(const DispatchTable& table) {
-  std::set<std::string> others;
-  for (const DispatchRow& row : table.rows) others.insert(row.pipeline);
-  for (const DispatchRow& row : table.captured) others.insert(row.pipeline);
-  others.erase(table.base);
-  std::vector<std::string> all{table.base};
-  all.insert(all.end(), others.begin(), others.end());
-  if (all.size() > 65535)
-    throw std::invalid_argument("more pipelines than a dispatch row can name");
-  return all;
-}
-
 std::string constants_text(const DispatchTable& table) {
   const DeviceClass& d = table.device;
   std::string out = "\n// Where the tables come from.\n";
@@ -131,7 +91,8 @@ std::string constants_text(const DispatchTable& table) {
         decimal(100 * r.worst), decimal(100 * r.mean));
   };
   return out + "\n// Time lost against the best measured of each shape, percent.\n" +
-         regret("kRegretPct", table.regret) + regret("kCapturedRegretPct", table.captured_regret);
+         regret("kRegretPct", table.regret) + regret("kCapturedRegretPct", table.captured_regret) +
+         (table.held_out ? held_out_text(*table.held_out) : "");
 }
 
 /// `inline constexpr Type name[] = {...}`, or a null pointer for an empty list (C++ has no array of
@@ -220,37 +181,9 @@ std::string table_text(const DispatchIndex& index, const std::string& prefix) {
              prefix, boolean(index.contexts), index.slot_bits);
 }
 
-/// Texts of the rows point into `ordered` and `shapes`, which outlive the index.
-DispatchIndex index_of(const std::vector<DispatchRow>& ordered,
-                       const std::vector<std::string>& shapes,
-                       const std::vector<std::string>& pipelines, bool contexts) {
-  std::vector<dispatch::Row> rows;
-  for (size_t i = 0; i < ordered.size(); ++i) {
-    const DispatchRow& r = ordered[i];
-    const auto at = std::find(pipelines.begin(), pipelines.end(), r.pipeline) - pipelines.begin();
-    rows.push_back({.key = dispatch_key(r.shape, contexts),
-                    .pipeline = static_cast<dispatch::Pipeline>(at),
-                    .median_us = r.median_ns / 1000,
-                    .low_us = r.low_ns / 1000,
-                    .high_us = r.high_ns / 1000,
-                    .base_median_us = r.base_median_ns / 1000,
-                    .margin_pct = margin_pct(r),
-                    .regret_pct = r.regret_pct,
-                    .shapes = contexts ? 1 : static_cast<int>(r.over.size()),
-                    .status = r.status.c_str(),
-                    .shape = shapes[i].c_str(),
-                    .run = r.run,
-                    .date = r.date.c_str()});
-  }
-  return index_rows(std::move(rows), contexts);
-}
-
 std::string rows_text(const std::vector<DispatchRow>& rows, const std::string& prefix,
                       const std::vector<std::string>& pipelines, bool contexts) {
-  const std::vector<DispatchRow> ordered = in_preference(rows);
-  std::vector<std::string> shapes;
-  for (const DispatchRow& row : ordered) shapes.push_back(key(row.shape));
-  return table_text(index_of(ordered, shapes, pipelines, contexts), prefix);
+  return table_text(IndexedRows(rows, pipelines, contexts).index(), prefix);
 }
 
 /// Every name once.
@@ -334,8 +267,45 @@ std::vector<DispatchRow> in_preference(std::vector<DispatchRow> rows) {
   return rows;
 }
 
+std::vector<std::string> named_pipelines(const DispatchTable& table) {
+  std::set<std::string> others;
+  for (const DispatchRow& row : table.rows) others.insert(row.pipeline);
+  for (const DispatchRow& row : table.captured) others.insert(row.pipeline);
+  others.erase(table.base);
+  std::vector<std::string> all{table.base};
+  all.insert(all.end(), others.begin(), others.end());
+  if (all.size() > 65535)
+    throw std::invalid_argument("more pipelines than a dispatch row can name");
+  return all;
+}
+
+IndexedRows::IndexedRows(const std::vector<DispatchRow>& rows,
+                         const std::vector<std::string>& pipelines, bool contexts)
+    : ordered_(in_preference(rows)) {
+  for (const DispatchRow& row : ordered_) shapes_.push_back(key(row.shape));
+  std::vector<dispatch::Row> indexed;
+  for (size_t i = 0; i < ordered_.size(); ++i) {
+    const DispatchRow& r = ordered_[i];
+    const auto at = std::find(pipelines.begin(), pipelines.end(), r.pipeline) - pipelines.begin();
+    indexed.push_back({.key = dispatch_key(r.shape, contexts),
+                       .pipeline = static_cast<dispatch::Pipeline>(at),
+                       .median_us = r.median_ns / 1000,
+                       .low_us = r.low_ns / 1000,
+                       .high_us = r.high_ns / 1000,
+                       .base_median_us = r.base_median_ns / 1000,
+                       .margin_pct = margin_pct(r),
+                       .regret_pct = r.regret_pct,
+                       .shapes = contexts ? 1 : static_cast<int>(r.over.size()),
+                       .status = r.status.c_str(),
+                       .shape = shapes_[i].c_str(),
+                       .run = r.run,
+                       .date = r.date.c_str()});
+  }
+  index_ = index_rows(std::move(indexed), contexts);
+}
+
 std::string dispatch_header(const DispatchTable& table) {
-  const std::vector<std::string> pipelines = pipelines_of(table);
+  const std::vector<std::string> pipelines = named_pipelines(table);
   std::string body(lookup_text());
   body += "\nnamespace muse {\nnamespace dispatch {\n";
   body += constants_text(table);

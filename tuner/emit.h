@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,24 @@ struct VariantAbi {
   std::string source_hash;
 };
 
+/// A shape of another sweep, and what a table answers when it is asked for it.
+struct HeldOutShape {
+  std::string shape;  ///< key
+  dispatch::Match match = dispatch::Match::kBase;
+  double distance = 0;
+  std::string pick;  ///< chain key
+  std::string best;  ///< the fastest that was measured on the shape
+  double best_ns = 0;
+  std::optional<double> pick_ns = {};  ///< none = not measured on the shape
+};
+
+/// What the tables are worth on shapes that they were not made of.
+struct HeldOut {
+  dispatch::Guard guard = dispatch::Guard::kTuned;  ///< of the device that these were measured on
+  std::vector<HeldOutShape> shapes, captured;       ///< by table, ordered by shape
+  std::map<std::string, std::string> provenance = {};  ///< for the JSON
+};
+
 struct DispatchTable {
   std::string base;  ///< chain key
   std::string regime, timer;
@@ -57,7 +76,12 @@ struct DispatchTable {
   /// Of the rows as they are, against the best that was measured of each shape.
   Regret regret, captured_regret;
   std::map<std::string, std::string> provenance = {};  ///< more of it, for the JSON alone
+  std::optional<HeldOut> held_out = {};
 };
+
+/// What both tables name. The base is number 0, the others follow by key. Throws
+/// std::invalid_argument for more than a row can number.
+std::vector<std::string> named_pipelines(const DispatchTable& table);
 
 /// The context a row is found under, tokens: the mean of the requests' contexts, rounded up, and on
 /// windowed layers at most window + L - 1 (no query sees further back).
@@ -78,6 +102,22 @@ int compiler_version(const std::string& toolkit, bool host);
 
 /// The rules of a config's axes ("log2" or "exact" by name) and its limit.
 dispatch::Rules dispatch_rules(const std::map<std::string, std::string>& axes, double max_distance);
+
+/// The rows of one table as a lookup walks them, with the texts that they point to.
+class IndexedRows {
+ public:
+  /// Rows name pipelines by their place in `pipelines`.
+  IndexedRows(const std::vector<DispatchRow>& rows, const std::vector<std::string>& pipelines,
+              bool contexts);
+  IndexedRows(const IndexedRows&) = delete;
+  IndexedRows& operator=(const IndexedRows&) = delete;
+  const DispatchIndex& index() const { return index_; }
+
+ private:
+  std::vector<DispatchRow> ordered_;
+  std::vector<std::string> shapes_;
+  DispatchIndex index_;
+};
 
 /// The header's text: byte-identical for equal tables (in whatever order) under any locale.
 ///

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tuner/emit.h"
+#include "tuner/held_out.h"
 
 namespace muse::tuner {
 namespace {
@@ -61,6 +62,30 @@ json regret_json(const Regret& regret) {
   return {{"worst_pct", 100 * regret.worst}, {"mean_pct", 100 * regret.mean}};
 }
 
+json held_out_json(const std::vector<HeldOutShape>& shapes) {
+  const HeldOutSummary s = summary(shapes);
+  json lookups = json::array();
+  for (const HeldOutShape& one : shapes) {
+    const std::optional<double> lost = regret(one);
+    lookups.push_back({{"shape", one.shape},
+                       {"match", name(one.match)},
+                       {"distance", one.distance},
+                       {"pick", one.pick},
+                       {"pick_ns", one.pick_ns ? json(*one.pick_ns) : json()},
+                       {"best", one.best},
+                       {"best_ns", one.best_ns},
+                       {"regret_pct", lost ? json(100 * *lost) : json()}});
+  }
+  return {{"shapes", s.shapes},
+          {"measured", s.measured},
+          {"exact", s.exact},
+          {"near", s.near},
+          {"base", s.base},
+          {"regret", s.regret ? regret_json(*s.regret) : json()},
+          {"worst_shape", s.regret ? json(s.worst) : json()},
+          {"lookups", lookups}};
+}
+
 json device_json(const DispatchTable& table) {
   const DeviceClass& d = table.device;
   return {
@@ -79,28 +104,33 @@ std::string dispatch_json(const DispatchTable& table, const std::string& header_
     variants.push_back({{"name", v.name}, {"abi", v.abi}, {"source_hash", v.source_hash}});
   }
   std::sort(variants.begin(), variants.end());
-  const json result{
-      {"schema", "muse.dispatch"},
-      {"version", 1},
-      {"format", MUSE_DISPATCH_FORMAT},
-      {"header_hash", header_hash},
-      {"generator", table.generator},
-      {"provenance", table.provenance},
-      {"device", device_json(table)},
-      {"regime", table.regime},
-      {"timer", table.timer},
-      {"base", table.base},
-      {"source_hash", table.source_hash},
-      {"variants", variants},
-      {"axes",
-       {{"q_len", axis_json(table.rules.q_len)},
-        {"batch", axis_json(table.rules.batch)},
-        {"context", axis_json(table.rules.context)}}},
-      {"max_distance", static_cast<double>(table.rules.limit) / dispatch::kDistanceOne},
-      {"regret", regret_json(table.regret)},
-      {"captured_regret", regret_json(table.captured_regret)},
-      {"entries", rows_json(table.rows, true)},
-      {"captured", rows_json(table.captured, false)}};
+  json result{{"schema", "muse.dispatch"},
+              {"version", 1},
+              {"format", MUSE_DISPATCH_FORMAT},
+              {"header_hash", header_hash},
+              {"generator", table.generator},
+              {"provenance", table.provenance},
+              {"device", device_json(table)},
+              {"regime", table.regime},
+              {"timer", table.timer},
+              {"base", table.base},
+              {"source_hash", table.source_hash},
+              {"variants", variants},
+              {"axes",
+               {{"q_len", axis_json(table.rules.q_len)},
+                {"batch", axis_json(table.rules.batch)},
+                {"context", axis_json(table.rules.context)}}},
+              {"max_distance", static_cast<double>(table.rules.limit) / dispatch::kDistanceOne},
+              {"regret", regret_json(table.regret)},
+              {"captured_regret", regret_json(table.captured_regret)},
+              {"entries", rows_json(table.rows, true)},
+              {"captured", rows_json(table.captured, false)}};
+  if (table.held_out) {
+    result["held_out"] = {{"provenance", table.held_out->provenance},
+                          {"guard", name(table.held_out->guard)},
+                          {"entries", held_out_json(table.held_out->shapes)},
+                          {"captured", held_out_json(table.held_out->captured)}};
+  }
   // Text of a user may be no UTF-8; it is replaced rather than refused.
   return result.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }

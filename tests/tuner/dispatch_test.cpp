@@ -9,8 +9,8 @@
 #include <limits>
 #include <random>
 
-#include "tests/db/support.h"
 #include "tests/fakes/command.h"
+#include "tests/tuner/stored_sweep.h"
 #include "tuner/dispatch_index.h"
 #include "tuner/dispatch_rows.h"
 #include "tuner/records.h"
@@ -330,27 +330,6 @@ TEST(FewCandidates, AFixedNumberIsNearlyTheBestOfThatSize) {
 
 // --- rows ------------------------------------------------------------------------------------
 
-Shape shape(int64_t batch, int64_t context, int64_t window = 0) {
-  Shape s;
-  s.problem.batch = batch;
-  s.problem.window = window;
-  s.lengths.context = context;
-  s.problem.max_context = default_max_context(s);
-  return s;
-}
-
-MeasuredShape measured(const Shape& s, const std::string& chosen,
-                       const std::map<std::string, double>& times) {
-  MeasuredShape result;
-  result.chosen.shape = s;
-  result.chosen.pipeline = chosen;
-  result.chosen.median_ns = times.at(chosen);
-  result.chosen.base_median_ns = times.at("base");
-  result.chosen.status = "winner";
-  for (const auto& [name, ns] : times) result.times[name] = {ns, ns - 1, ns + 1};
-  return result;
-}
-
 const std::vector<MeasuredShape> kMeasured{
     measured(shape(1, 1000), "short",
              {{"base", 200}, {"short", 100}, {"both", 104}, {"long", 150}}),
@@ -437,81 +416,7 @@ TEST(DispatchRows, RegretIsOfWhatALookupAnswersWith) {
 
 // --- out of a database -------------------------------------------------------------------------
 
-/// A finished run of the host whose whole pipelines raced on one problem.
-class StoredRun : public testing::Test {
- protected:
-  StoredRun() : store_(db::Store::open(folder_ / "a.db", db::Open::kCreate)) {
-    run_.device_id = store_.upsert(
-        db::DeviceRow{.kind = "host", .uuid = "u", .model = "a CPU", .isa = "avx2", .sm_count = 8});
-    run_.build_id = store_.upsert(db::BuildRow{});
-    run_.config_text =
-        "schema: 1\nshapes:\n  - {batch: 2, q_len: 1, window: 0, rope_theta: 0, context: 64}\n";
-    run_.config_path = "a.yaml";
-    run_.base = kBase;
-    run_.timer = "host";
-    run_.status = "complete";
-    run_.started = "2030-01-02T03:04:05Z";
-    run_.environment = "{}";
-    run_.id = store_.insert(run_);
-    problem_ = store_.upsert(db::ProblemRow{.id = 0, .key = key(shape(2, 64)), .fields = "{}"});
-  }
-  db::Id trial(const std::string& chain, const std::string& code_hash) {
-    db::TrialKey key{.device_id = run_.device_id,
-                     .toolkit = "GNU 12",
-                     .code_hash = code_hash,
-                     .candidate_id = store_.upsert(db::CandidateRow{
-                         .key = chain, .span = std::string(name(kWholeStep)), .pipeline = true}),
-                     .problem_id = problem_,
-                     .regime = "cold"};
-    const db::Id id = store_.trial(key, run_.id, false).id;
-    store_.set_trial(id, "ok", "", 0, run_.started);
-    return id;
-  }
-  /// Eight good rounds, one of which has no sample of the second trial, and a rejected one.
-  void race(const std::vector<db::Id>& trials) {
-    const db::Id race = store_.insert(db::RaceRow{.run_id = run_.id,
-                                                  .problem_id = problem_,
-                                                  .span = std::string(name(kWholeStep)),
-                                                  .regime = "cold",
-                                                  .timer = "host",
-                                                  .rules = "{}",
-                                                  .step_ns = 1,
-                                                  .status = "running"});
-    for (int r = 0; r < 9; ++r) {
-      db::RoundRow round{.race_id = race, .number = r, .order = trials, .at = run_.started};
-      if (r == 8) round.rejected = "slow";
-      for (size_t i = 0; i < trials.size(); ++i) {
-        const double ns = 1000.0 * static_cast<double>(i + 1) + (r == 8 ? 1e9 : r);
-        round.samples.push_back(
-            {.trial_id = trials[i], .ns = {r == 0 && i == 1 ? std::nan("") : ns}});
-      }
-      store_.insert(round);
-    }
-    store_.finish_race(race, "complete");
-  }
-  void select(db::Id trial) {
-    store_.upsert(db::SelectionRow{.run_id = run_.id,
-                                   .problem_id = problem_,
-                                   .span = std::string(name(kWholeStep)),
-                                   .regime = "cold",
-                                   .trial_id = trial,
-                                   .median_ns = 1003.5,
-                                   .low_ns = 1001,
-                                   .high_ns = 1006,
-                                   .base_median_ns = 2004,
-                                   .tie_set = "[\"" + kFast + "\"]",
-                                   .rule = "fastest",
-                                   .status = "winner"});
-  }
-
-  const std::string kBase =
-      "prepare/scalar + attention/scalar:splits=4 + combine/scalar + gate/scalar";
-  const std::string kFast = "prepare/scalar + attention/scalar:splits=1 + gate/scalar";
-  const db::TempFolder folder_;
-  db::Store store_;
-  db::RunRow run_;
-  db::Id problem_ = 0;
-};
+class StoredRun : public testing::Test, protected StoredSweep {};
 
 TEST_F(StoredRun, GivesMediansAndIntervalsOfEveryPipeline) {
   const db::Id fast = trial(kFast, "a+b+c"), base = trial(kBase, "a+b+d+c");

@@ -351,6 +351,47 @@ TEST_P(EmitCompiled, RefusesTwoTablesAndTwoFormatsInOneUnit) {
   EXPECT_NE(format.output.find("emit again"), std::string::npos) << format.output;
 }
 
+/// The sample with three shapes held out, one of them not measured with what the table picks.
+DispatchTable with_held_out() {
+  DispatchTable table = sample_table();
+  const HeldOutShape near{.shape = "near \"one\"",
+                          .match = dispatch::Match::kNear,
+                          .distance = 0.5,
+                          .pick = kFast,
+                          .best = kFused,
+                          .best_ns = 1000,
+                          .pick_ns = 1125},
+      exact{.shape = "exact",
+            .match = dispatch::Match::kExact,
+            .pick = kFused,
+            .best = kFused,
+            .best_ns = 1000,
+            .pick_ns = 1000},
+      base{.shape = "far", .pick = kBase, .best = kFused, .best_ns = 1000};
+  table.held_out = HeldOut{
+      .shapes = {exact, base, near}, .captured = {base}, .provenance = {{"database", "other.db"}}};
+  return table;
+}
+
+TEST_P(EmitCompiled, SaysWhatIsLostOnShapesThatWereHeldOut) {
+  write_header(with_held_out());
+  const std::string check = folder_
+                                .write("check.cpp", R"(#include "muse_dispatch.h"
+namespace d = muse::dispatch;
+static_assert(d::kHeldOutShapes == 3 && d::kHeldOutMeasured == 2, "");
+static_assert(d::kHeldOutExact == 1 && d::kHeldOutNear == 1 && d::kHeldOutBase == 1, "");
+static_assert(d::kHeldOutRegretPctWorst == 12.5 && d::kHeldOutRegretPctMean == 6.066, "");
+static_assert(d::detail::same_text(d::kHeldOutWorstShape, "near \"one\""), "");
+static_assert(d::kCapturedHeldOutShapes == 1 && d::kCapturedHeldOutMeasured == 0, "");
+static_assert(d::kCapturedHeldOutBase == 1 && d::kCapturedHeldOutRegretPctWorst == -1, "");
+static_assert(d::kCapturedHeldOutRegretPctMean == -1, "");
+static_assert(d::detail::same_text(d::kCapturedHeldOutWorstShape, ""), "");
+)")
+                                .string();
+  const Ended ended = compile(folder_, GetParam(), {"-fsyntax-only", include(), check});
+  EXPECT_EQ(ended.status, 0) << ended.output;
+}
+
 TEST_P(EmitCompiled, SharesAUnitWithTheLookupOfTheSources) {
   write_header(sample_table());
   const std::string lookup = std::string(MUSE_SOURCE_DIR) + "/tuner/dispatch_lookup.h";
@@ -400,6 +441,28 @@ TEST(Emit, MatchesTheGoldenHeader) {
   }
   EXPECT_EQ(header, read(kGolden)) << "MUSE_UPDATE_GOLDEN=1 rewrites " << kGolden;
   EXPECT_EQ(json, read(kGoldenJson)) << "MUSE_UPDATE_GOLDEN=1 rewrites " << kGoldenJson;
+}
+
+TEST(Emit, TheJsonHasEachShapeThatWasHeldOut) {
+  const auto parsed = nlohmann::json::parse(dispatch_json(with_held_out(), ""));
+  EXPECT_FALSE(nlohmann::json::parse(dispatch_json(sample_table(), "")).contains("held_out"));
+  const nlohmann::json& all = parsed["held_out"];
+  EXPECT_EQ(all["guard"], "tuned");
+  EXPECT_EQ(all["provenance"]["database"], "other.db");
+  const nlohmann::json& eager = all["entries"];
+  EXPECT_EQ(eager["measured"], 2);
+  EXPECT_EQ(eager["worst_shape"], "near \"one\"");
+  EXPECT_EQ(eager["regret"]["worst_pct"], 12.5);
+  ASSERT_EQ(eager["lookups"].size(), 3u);
+  const nlohmann::json& near = eager["lookups"][2];
+  EXPECT_EQ(near["match"], "near");
+  EXPECT_EQ(near["distance"], 0.5);
+  EXPECT_EQ(near["pick"], kFast);
+  EXPECT_EQ(near["best"], kFused);
+  EXPECT_EQ(near["regret_pct"], 12.5);
+  EXPECT_TRUE(eager["lookups"][1]["regret_pct"].is_null());
+  EXPECT_TRUE(all["captured"]["regret"].is_null());
+  EXPECT_EQ(parsed["entries"].size(), sample_table().rows.size());
 }
 
 TEST(Emit, IsTheSameForAnyOrderOfRows) {

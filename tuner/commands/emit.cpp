@@ -13,6 +13,7 @@
 #include "db/atomic_file.h"
 #include "tuner/build_info.h"
 #include "tuner/commands/command.h"
+#include "tuner/commands/held_out.h"
 #include "tuner/dispatch_rows.h"
 #include "tuner/emit_kernels.h"
 #include "tuner/records.h"
@@ -22,7 +23,7 @@ namespace muse::tuner {
 namespace {
 
 struct Options {
-  std::string database = "muse-tune.db", out = ".", regime;
+  std::string database = "muse-tune.db", out = ".", regime, held_out;
   int64_t run = 0;
   int64_t max_variants = 0;                              ///< 0 = as many as there are
   double max_regret_pct = -1, max_mean_regret_pct = -1;  ///< negative = any
@@ -47,14 +48,6 @@ Chain parse_chain(const std::string& text) {
   throw CommandError(
       ExitCode::kNotComparable,
       fmt::format("run names a pipeline that this binary does not have: {}", chain.error()));
-}
-
-/// What the tables name, the base among them.
-std::set<std::string> pipelines_of(const DispatchTable& table) {
-  std::set<std::string> names{table.base};
-  for (const DispatchRow& row : table.rows) names.insert(row.pipeline);
-  for (const DispatchRow& row : table.captured) names.insert(row.pipeline);
-  return names;
 }
 
 /// The hashes in a chain's code_hash(), one for each candidate.
@@ -181,6 +174,7 @@ Written write(const Options& options, const DispatchTable& table,
                         folder / "muse_dispatch.json", hash_hex(text)};
   for (const auto& file : {written.header, written.kernels, written.json}) {
     refuse_database(file, options.database);
+    if (!options.held_out.empty()) refuse_database(file, options.held_out);
   }
   std::error_code ignored;  // a folder that cannot be made is what the first file's error is about
   std::filesystem::create_directory(folder, ignored);
@@ -211,23 +205,25 @@ void record(db::Store& store, const Written& written, const DispatchTable& table
 
 void tell(const Options& options, const db::RunRow& run, const Written& written,
           const DispatchTable& table) {
-  const size_t pipelines = pipelines_of(table).size();
+  const size_t pipelines = named_pipelines(table).size();
   const auto regret = [](const Regret& r) {
     return nlohmann::json{{"worst_pct", 100 * r.worst}, {"mean_pct", 100 * r.mean}};
   };
   if (options.json) {
-    print_json("emit", {{"run", run.id},
-                        {"file", written.header.string()},
-                        {"kernels", written.kernels.string()},
-                        {"evidence", written.json.string()},
-                        {"hash", written.hash},
-                        {"rows", table.rows.size()},
-                        {"captured_rows", table.captured.size()},
-                        {"pipelines", pipelines},
-                        {"regret", regret(table.regret)},
-                        {"captured_regret", regret(table.captured_regret)},
-                        {"base", table.base},
-                        {"regime", table.regime}});
+    nlohmann::json fields{{"run", run.id},
+                          {"file", written.header.string()},
+                          {"kernels", written.kernels.string()},
+                          {"evidence", written.json.string()},
+                          {"hash", written.hash},
+                          {"rows", table.rows.size()},
+                          {"captured_rows", table.captured.size()},
+                          {"pipelines", pipelines},
+                          {"regret", regret(table.regret)},
+                          {"captured_regret", regret(table.captured_regret)},
+                          {"base", table.base},
+                          {"regime", table.regime}};
+    if (table.held_out) fields["held_out"] = held_out_counts(*table.held_out);
+    print_json("emit", std::move(fields));
     return;
   }
   for (const auto& file : {written.header, written.kernels, written.json}) {
@@ -273,11 +269,15 @@ ExitCode run(const Options& options) {
   table.toolkit = of_run.toolkit;
   fill_rows(table, of_run.shapes, allowed(options, of_run.shapes, table.base));
   std::vector<Chain> chains;
-  for (const std::string& name : pipelines_of(table)) chains.push_back(parse_chain(name));
+  for (const std::string& name : named_pipelines(table)) chains.push_back(parse_chain(name));
   const std::vector<std::string> changed = add_variants(table, chains, of_run.code_hashes);
+  if (!options.held_out.empty()) {
+    table.held_out = held_out_of(options.held_out, options.database, table, of_run);
+  }
   const Written written = write(options, table, chains);
   record(store, written, table, of_run.selections);
   tell(options, chosen, written, table);
+  if (table.held_out) tell_held_out(*table.held_out);
   warn(chosen, changed);
   return ExitCode::kOk;
 }
@@ -303,6 +303,9 @@ Command emit_command() {
             app.add_option("--max-mean-regret", options->max_mean_regret_pct,
                            "The same for the geometric mean over the shapes")
                 ->check(CLI::Range(0.0, 1e6));
+            app.add_option("--heldout", options->held_out,
+                           "Database of a sweep of other shapes: what the tables lose on them")
+                ->type_name("FILE");
             add_json(app, options->json);
             return [options] { return run(*options); };
           }};
