@@ -271,9 +271,10 @@ TEST(CompileMessages, ComeBackAsTheyWent) {
 }
 
 fakes::CommandResult run_compile(const fakes::TemporaryFolder& folder,
-                                 std::vector<std::string> arguments) {
-  std::vector<std::string> argv{MUSE_TUNE, "compile", MUSE_SOURCE_DIR "/configs/quick.yaml",
-                                "--cache", folder / "cubins"};
+                                 std::vector<std::string> arguments,
+                                 const std::string& config = MUSE_SOURCE_DIR
+                                 "/configs/quick.yaml") {
+  std::vector<std::string> argv{MUSE_TUNE, "compile", config, "--cache", folder / "cubins"};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   return fakes::run_command(argv);
 }
@@ -288,6 +289,33 @@ TEST_F(CompileCommand, FillsTheCacheAndSaysSo) {
   EXPECT_NE(second.err.find("0 compiled, "), std::string::npos) << second.err;
   EXPECT_NE(second.out.find("\"schema\": \"muse.compile\""), std::string::npos) << second.out;
   EXPECT_NE(second.out.find("\"registers\": 40"), std::string::npos) << second.out;
+}
+
+TEST_F(CompileCommand, SaysFirstHowMuchThereIsToDo) {
+  const auto loud = run_compile(cache_, {"--variant", "gate/separate", "--defaults"});
+  EXPECT_EQ(loud.exit_code, 0) << loud.err;
+  const std::string start =
+      "muse-tune: 4 candidates for sm_90a into " + (cache_ / "cubins").string() + "; ";
+  EXPECT_TRUE(loud.err.starts_with(start)) << loud.err;  // three of the base
+  const auto quiet = run_compile(cache_, {"--variant", "gate/separate", "--defaults", "--quiet"});
+  EXPECT_EQ(quiet.exit_code, 0) << quiet.err;
+  EXPECT_EQ(quiet.err.find(" candidates for "), std::string::npos) << quiet.err;
+}
+
+TEST_F(CompileCommand, RefusesAVariantThatTheConfigLeavesNoCandidate) {
+  fakes::write_file(cache_ / "narrow.yaml", R"(schema: 1
+shapes:
+  - {batch: 2, q_len: 1, window: 0, rope_theta: 0, context: 64}
+variants:
+  include: ["*"]
+  constraints: ["threads < 1"]
+)");
+  for (const std::string glob : {"gate/separate", "gate/sep*"}) {
+    const auto refused = run_compile(cache_, {"--variant", glob}, cache_ / "narrow.yaml");
+    EXPECT_EQ(refused.exit_code, 2) << refused.err;
+    EXPECT_EQ(refused.out, "");
+    EXPECT_NE(refused.err.find(glob + ": no candidate left by "), std::string::npos) << refused.err;
+  }
 }
 
 TEST_F(CompileCommand, EndsIncompleteWhereSomeFailAndFailedWhereAllDo) {

@@ -58,6 +58,17 @@ std::vector<Candidate> choose(const Options& options, int cc) {
                        fmt::format("{}: none of its variants is for {}", printable(options.config),
                                    options.architecture));
   }
+  // Those of the base are there whatever the glob: alone they are not what was asked for.
+  if (!options.variant_glob.empty() &&
+      std::none_of(candidates.begin(), candidates.end(), [&](const Candidate& candidate) {
+        return glob_match(options.variant_glob, candidate.variant->name);
+      })) {
+    throw CommandError(
+        ExitCode::kUsage,
+        fmt::format("--variant {}: no candidate left by {}{} for {}",
+                    printable(options.variant_glob), printable(options.config),
+                    options.defaults ? " and --defaults" : "", options.architecture));
+  }
   return candidates;
 }
 
@@ -161,6 +172,13 @@ ExitCode run(const Options& options) {
   if (const auto reason = unsupported(toolchain, options.architecture)) {
     throw CommandError(ExitCode::kUsage, "--arch " + *reason);
   }
+  if (!options.quiet) {
+    say(
+        fmt::format("{} candidate{} for {} into {}; --variant, --sample and --defaults take fewer, "
+                    "--jobs sets how many at once",
+                    candidates.size(), candidates.size() == 1 ? "" : "s", options.architecture,
+                    printable(toolchain.cache.string())));
+  }
   ProgressLine progress(!options.quiet);
   const Results results =
       compile_all(candidates, toolchain.toolkit,
@@ -215,7 +233,7 @@ Command compile_command() {
         app.add_option("--seed", options->seed, "Seed of --sample; default: 1");
         app.add_option("--deadline", options->deadline, "Time one candidate may take")
             ->capture_default_str();
-        app.add_flag("--quiet", options->quiet, "No progress");
+        app.add_flag("--quiet", options->quiet, "No first line, no progress");
         add_json(app, options->json);
         return [options] { return run(*options); };
       }};
