@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tests/fakes/command.h"
 #include "tuner/build_info.h"
@@ -24,17 +25,27 @@ class Doctor : public ::testing::Test {
     return fakes::run_command(
         words, {.folder = folder_.path(), .environment = environment, .limit_s = 120});
   }
-  json report(std::vector<std::string> words, std::vector<std::string> environment = {}) {
+  json report(std::vector<std::string> words, std::vector<std::string> environment = {},
+              int exit_code = 0) {
     words.emplace_back("--json");
     const CommandResult result = doctor(std::move(words), std::move(environment));
-    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+    EXPECT_EQ(result.exit_code, exit_code) << result.out << result.err;
     return json::parse(result.out);
   }
-  /// The named check of a report with this stub library first on the path.
+  /// With a GPU asked for, so that no check is left out; there is none, which is exit 3.
+  json gpu_report(std::vector<std::string> environment) {
+    return report({"--target", "cuda:0"}, std::move(environment), 3);
+  }
+  /// The named check of such a report with this stub library first on the path.
   json with_stub(const std::string& name, const std::string& library,
                  std::vector<std::string> environment = {}) {
     environment.push_back("LD_LIBRARY_PATH=" MUSE_BINARY_DIR "/stubs/" + library);
-    return check(report({}, std::move(environment)), name);
+    return check(gpu_report(std::move(environment)), name);
+  }
+  static std::set<std::string> names(const json& report) {
+    std::set<std::string> names;
+    for (const json& check : report["checks"]) names.insert(check["name"]);
+    return names;
   }
   static json check(const json& report, const std::string& name) {
     for (const json& check : report["checks"]) {
@@ -73,11 +84,31 @@ TEST_F(Doctor, TellsAMachineWithoutAGpuFromAFault) {
   if (std::filesystem::exists("/dev/nvidiactl") && !tuner::has_cuda_target()) {
     GTEST_SKIP() << "a card, and a build that cannot use it: that is a fault";
   }
-  expect(check(report({"--target", "auto"}), "driver"), "PASS", {"the target is the host"});
+  const json whole = report({"--target", "auto"});
+  if (names(whole).contains("driver")) {  // a card that is hidden
+    expect(check(whole, "driver"), "PASS", {"the target is the host"});
+  } else {
+    expect(check(whole, "gpu"), "PASS", {"none here; CUDA checks left out"});
+    for (const char* left_out : {"device files", "nvml", "cupti"}) {
+      EXPECT_FALSE(names(whole).contains(left_out)) << left_out;
+    }
+    EXPECT_EQ(names(whole).contains("nvrtc"), tuner::has_cuda_target());
+  }
   const CommandResult wanted = doctor({"--target", "cuda:0"});
   EXPECT_EQ(wanted.exit_code, 3) << wanted.out;
   EXPECT_NE(wanted.out.find("FAIL  driver"), std::string::npos) << wanted.out;
   EXPECT_NE(wanted.out.find("-> "), std::string::npos) << wanted.out;
+}
+
+TEST_F(Doctor, LeavesNothingOutWhereNvmlAloneKnowsOfACard) {
+  if (std::filesystem::exists("/dev/nvidiactl") && !tuner::has_cuda_target()) {
+    GTEST_SKIP() << "a card, and a build that cannot use it: that is a fault";
+  }
+  const json whole = report({}, {"LD_LIBRARY_PATH=" MUSE_BINARY_DIR "/stubs/nvml"});
+  for (const char* kept : {"device files", "nvml", "driver", "gpu clocks"}) {
+    EXPECT_TRUE(names(whole).contains(kept)) << kept;
+  }
+  EXPECT_FALSE(names(whole).contains("gpu"));
 }
 
 TEST_F(Doctor, RefusesWhatIsNoTarget) {
@@ -89,7 +120,7 @@ TEST_F(Doctor, RefusesWhatIsNoTarget) {
 }
 
 TEST_F(Doctor, SaysHowToGetLibrariesThatAreMissing) {
-  const json whole = report({}, {"MUSE_LIBRARY_PATH=" + folder_.path().string()});
+  const json whole = gpu_report({"MUSE_LIBRARY_PATH=" + folder_.path().string()});
   expect(check(whole, "nvml"), "WARN", {"libnvidia-ml.so.1", "comes with the NVIDIA driver"});
   if (!tuner::has_cuda_target()) return;
   expect(check(whole, "cupti"), "WARN", {"libcupti.so.13", "LD_LIBRARY_PATH"});

@@ -27,7 +27,8 @@ struct Examination {
 void examine_host(Examination& out);
 
 /// What a GPU needs of the machine: driver, compiler, NVML; then the device itself, its tracing and
-/// its ceilings. `target`: "auto" or "cuda:N". auto without a GPU says so and leaves it at that.
+/// its ceilings. `target`: "auto" or "cuda:N". auto without a GPU says so and leaves the rest of it
+/// out.
 void examine_gpu(const std::string& target, bool quick, Examination& out);
 
 }  // namespace muse::tuner

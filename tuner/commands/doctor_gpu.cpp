@@ -180,16 +180,24 @@ std::optional<int> find_device(const std::string& target, bool card, Check& chec
 
 void examine_gpu(const std::string& target, bool quick, Examination& out) {
   const std::vector<std::string> files = device_files();
-  out.checks.push_back(files_check(files));
   Check driver{.name = "driver"};
   const std::optional<int> ordinal = find_device(target, !files.empty(), driver);
-  if (has_cuda_target()) {
+  const auto& library = profiler::Nvml::instance();
+  // Nobody asks for a GPU and nothing knows of one: what it would need is nobody's trouble.
+  const bool none = target == "auto" && !ordinal && driver.verdict == Verdict::kPass &&
+                    files.empty() && (!library || (*library)->uuids().empty());
+  if (!none) out.checks.push_back(files_check(files));
+  if (has_cuda_target()) {  // `compile` needs these without a GPU
     out.checks.push_back(compiler());
     out.checks.push_back(cubin_cache());
   }
+  if (none) {
+    out.checks.push_back(
+        {.name = "gpu", .seen = "none here; CUDA checks left out (driver, NVML, CUPTI)"});
+    return;
+  }
   out.checks.push_back(nvml());
   out.checks.push_back(driver);
-  const auto& library = profiler::Nvml::instance();
 #if defined(MUSE_HAS_CUDA)
   if (ordinal) {
     if (library) {
