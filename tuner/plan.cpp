@@ -95,6 +95,27 @@ bool is_included(const Spec& spec, const Variant& variant) {
                      [&](const std::string& glob) { return glob_match(glob, variant.name); });
 }
 
+/// What helps where --variant names one of the config's that is for the other target; empty where
+/// it names none.
+std::string of_other_target(const Spec& spec, const Registry& registry, TargetKind target,
+                            const std::string& glob) {
+  for (const Variant* variant : registry.all()) {
+    if (variant->target.kind == target || !is_included(spec, *variant) ||
+        !matches(glob, variant->name))
+      continue;
+    switch (variant->target.kind) {
+      case TargetKind::kHost:
+        return fmt::format("; {} is a host variant: --target host takes it", variant->name);
+      case TargetKind::kCuda:
+        return fmt::format(
+            "; {} is a CUDA variant: it needs a GPU, but `muse-tune compile` compiles it and "
+            "muse-simt validates it without one",
+            variant->name);
+    }
+  }
+  return "";
+}
+
 tl::expected<std::vector<const Variant*>, std::string> filtered_variants(const Spec& spec,
                                                                          const Registry& registry,
                                                                          TargetKind target,
@@ -108,13 +129,16 @@ tl::expected<std::vector<const Variant*>, std::string> filtered_variants(const S
     if (matches(filter.variant_glob, variant->name)) kept.push_back(variant);
   }
   if (usable.empty())
-    return Failure(fmt::format("none of the variants it includes is for target {}; take --target or "
-                               "another config",
-                               name(target)));
-  if (kept.empty())
+    return Failure(
+        fmt::format("none of the variants it includes is for target {}; take --target or "
+                    "another config",
+                    name(target)));
+  if (kept.empty()) {
+    const std::string other = of_other_target(spec, registry, target, filter.variant_glob);
     return Failure(fmt::format("--variant {} matches no variant that {} includes for target {}{}",
                                in_quotes(filter.variant_glob), spec.path, name(target),
-                               did_you_mean(filter.variant_glob, names)));
+                               other.empty() ? did_you_mean(filter.variant_glob, names) : other));
+  }
   return kept;
 }
 

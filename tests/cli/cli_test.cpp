@@ -106,6 +106,30 @@ TEST_F(Cli, ListIsTheDocumentedJson) {
   EXPECT_TRUE(names.contains("attention/scalar"));
 }
 
+TEST_F(Cli, ListHasOneLineForEachReasonAndThePairsAsJson) {
+  write_file(folder_ / "four.yaml", R"(schema: 1
+shapes:
+  - {batch: [1, 2, 3], q_len: 1, window: 0, rope_theta: 0, context: 64}
+  - {batch: 1, q_len: 1, window: 128, rope_theta: 500000, context: 64}
+)");
+  const CommandResult text = tune({"list", "four.yaml", "--target", "host"});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  const auto times = [&](const std::string& part) {
+    int count = 0;
+    for (size_t at = text.out.find(part); at != std::string::npos; at = text.out.find(part, at + 1))
+      ++count;
+    return count;
+  };
+  EXPECT_EQ(times("\nattention/mma: "), 1) << text.out;
+  EXPECT_EQ(times("\nattention/mma: runs on a CUDA device only (all 4 shapes)\n"), 1) << text.out;
+  EXPECT_EQ(times("\nprepare/on_the_fly: "), 2) << text.out;
+  EXPECT_EQ(times(" (1 of 4 shapes: b1_"), 1) << text.out;
+  EXPECT_EQ(times(" (3 of 4 shapes: b1_"), 1) << text.out;
+  EXPECT_EQ(times(", ...)\n"), 1) << text.out;
+  const json list = json::parse(tune({"list", "four.yaml", "--target", "host", "--json"}).out);
+  for (const json& v : list["variants"]) EXPECT_EQ(v["supports"].size(), 4u);
+}
+
 TEST_F(Cli, PlanWritesNothingAndIsTheDocumentedJson) {
   write_file(folder_ / "tiny.yaml", kTiny);
   const auto before = files();
@@ -150,6 +174,11 @@ TEST_F(Cli, RefusesBadConfigsWithFileLineAndColumnAndChangesNothing) {
 TEST_F(Cli, RefusesFiltersThatKeepNothing) {
   write_file(folder_ / "tiny.yaml", kTiny);
   expect_refused({"plan", "tiny.yaml", "--target", "host", "--variant", "gait/*"}, 2, "gait/*");
+  for (const char* command : {"plan", "sweep", "validate"}) {
+    expect_refused({command, MUSE_SOURCE_DIR "/configs/quick.yaml", "--target", "host", "--variant",
+                    "gate/separate"},
+                   2, "target host; gate/separate is a CUDA variant: it needs a GPU, but ");
+  }
   expect_refused({"plan", "tiny.yaml", "--target", "host", "--shape", "b99*"}, 2, "b99*");
   expect_refused({"plan", "tiny.yaml", "--target", "host", "--stage", "gat"}, 2,
                  "did you mean 'gate'?");
@@ -271,11 +300,14 @@ TEST_F(SweptCli, PlanReusesWhatWasSwept) {
 }
 
 TEST_F(SweptCli, OutputThatCannotBeWrittenIsExit3AndLeavesTheOldFile) {
-  expect_refused({"report", "--out", "none/report.html"}, 3, "none");
+  expect_refused({"report", "--out", "none/deeper/report.html"}, 3, "none");
   expect_refused({"emit", "--out", "none/deeper"}, 3, "none");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "none"));
   ASSERT_EQ(tune({"emit", "--out", "made"}).exit_code, 0)
       << "a folder is made where its own is there";
   EXPECT_TRUE(std::filesystem::exists(folder_ / "made" / "muse_dispatch.h"));
+  ASSERT_EQ(tune({"report", "--out", "drawn/report.html"}).exit_code, 0);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "drawn" / "report.html"));
   std::filesystem::create_directory(folder_ / "taken");
   expect_refused({"report", "--out", "taken"}, 3, "taken");
   ASSERT_EQ(tune({"emit"}).exit_code, 0);

@@ -167,6 +167,7 @@ TEST_F(Explain, NamesWhatIsNotThere) {
   for (const auto& [words, near] : std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"gate/scalr"}, "did you mean 'gate/scalar'?"},
            {{"--span", "gat"}, "did you mean 'gate'?"},
+           {{"nope/*"}, "run 1 has none; `muse-tune status` lists the runs, `muse-tune list "},
            {{"--shape", "b7*"}, "has none"},
            {{"--run", "5"}, "no run 5"}}) {
     std::vector<std::string> all{"explain"};

@@ -153,16 +153,23 @@ TEST_F(Sweep, ARaceAmongFewDecidesNothingForAll) {
   EXPECT_EQ(json::parse(again.out)["winners"], json::parse(first.out)["winners"]);
 }
 
-TEST_F(Sweep, AStageAloneIsFedByTheBaseAndEmittingItWarns) {
+TEST_F(Sweep, AStageAloneIsFedByTheBaseAndWhatIsWrittenOfItWarns) {
   const CommandResult result = sweep("small.yaml", "a.db", {"--stage", "combine"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const json parsed = json::parse(result.out);
   int combines = 0;
   for (const json& winner : parsed["winners"]) combines += winner["span"] == "combine" ? 1 : 0;
   EXPECT_EQ(combines, 2) << "one a shape";
-  const CommandResult emit = fakes::run_command({MUSE_TUNE, "emit", "--db", "a.db"}, options());
-  EXPECT_EQ(emit.exit_code, 0) << emit.err;
-  EXPECT_NE(emit.err.find("looked at a part only"), std::string::npos) << emit.err;
+  for (const std::string command : {"emit", "report"}) {
+    const CommandResult written =
+        fakes::run_command({MUSE_TUNE, command, "--db", "a.db"}, options());
+    EXPECT_EQ(written.exit_code, 0) << written.err;
+    EXPECT_NE(written.err.find("run 1 looked at a part only"), std::string::npos) << written.err;
+  }
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "report.html"));
+  ASSERT_EQ(sweep("small.yaml", "a.db").exit_code, 0);
+  const CommandResult whole = fakes::run_command({MUSE_TUNE, "report", "--db", "a.db"}, options());
+  EXPECT_EQ(whole.err.find("looked at a part only"), std::string::npos) << whole.err;
 }
 
 TEST_F(Sweep, AnotherBaseIsRacedBeforeItIsComparedWith) {

@@ -111,6 +111,12 @@ db::Store open_snapshot(const std::string& file);
 /// The run by number, or the last one; throws CommandError(kUsage) where there is none.
 db::RunRow find_run(const db::Store& store, int64_t number, const std::string& file);
 
+/// Says so where filters kept the run from looking at all of its config.
+void warn_of_part(const db::RunRow& run);
+
+/// Makes the folder of an output where its own folder is there. One that cannot be made is what the
+/// error of the first file in it is about.
+void make_folder(const std::filesystem::path& folder);
 /// Throws CommandError(kUsage) where the output would replace the database or a file of its.
 void refuse_database(const std::filesystem::path& output, const std::string& database);
 /// "90s", "10m", "1.5h", "500ms"; a bare number is refused: nobody agrees on its unit. Throws

@@ -68,6 +68,22 @@ db::RunRow find_run(const db::Store& store, int64_t number, const std::string& f
                   : fmt::format("{}: no run {}; `muse-tune status` lists them", file, number));
 }
 
+void warn_of_part(const db::RunRow& run) {
+  for (const char* filter : {" --stage ", " --variant ", " --shape "}) {
+    if (run.command.find(filter) == std::string::npos) continue;
+    say(
+        fmt::format("warning: run {} looked at a part only ({}); --run N takes another one, "
+                    "`muse-tune status` lists them",
+                    run.id, printable(run.command)));
+    return;
+  }
+}
+
+void make_folder(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  std::filesystem::create_directory(folder, ignored);
+}
+
 void refuse_database(const std::filesystem::path& output, const std::string& database) {
   std::error_code ignored;
   for (const char* ending : {"", ".lock", "-journal"}) {

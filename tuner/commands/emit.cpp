@@ -176,8 +176,7 @@ Written write(const Options& options, const DispatchTable& table,
     refuse_database(file, options.database);
     if (!options.held_out.empty()) refuse_database(file, options.held_out);
   }
-  std::error_code ignored;  // a folder that cannot be made is what the first file's error is about
-  std::filesystem::create_directory(folder, ignored);
+  make_folder(folder);
   // The header last: where it is new, what it names is there.
   db::write_atomically(written.kernels, kernels_source(chains));
   db::write_atomically(written.json, dispatch_json(table, written.hash));
@@ -247,14 +246,7 @@ void warn(const db::RunRow& run, const std::vector<std::string>& changed) {
         "of these sources that checks its tables refuses this one: sweep and emit again",
         run.id, fmt::join(changed, ", ")));
   }
-  for (const char* filter : {" --stage ", " --variant ", " --shape "}) {
-    if (run.command.find(filter) == std::string::npos) continue;
-    say(
-        fmt::format("warning: run {} looked at a part only ({}); --run N emits another one, "
-                    "`muse-tune status` lists them",
-                    run.id, printable(run.command)));
-    break;
-  }
+  warn_of_part(run);
   if (run.status != "complete") say(fmt::format("run {} is {}", run.id, run.status));
 }
 

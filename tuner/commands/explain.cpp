@@ -130,8 +130,10 @@ void require_something(const db::Store& store, const db::RunRow& run, const Opti
                           const std::set<std::string>& names) {
     const std::string near = nearest_name(word, {names.begin(), names.end()});
     throw CommandError(ExitCode::kUsage,
-                       fmt::format("{} {}: run {} has none{}", option, printable(word), run.id,
-                                   near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
+                       fmt::format("{} {}: run {} has none; {}", option, printable(word), run.id,
+                                   near.empty() ? "`muse-tune status` lists the runs, `muse-tune "
+                                                  "list CONFIG` the variants"
+                                                : fmt::format("did you mean '{}'?", near)));
   };
   const auto matches = [](const std::string& glob, const std::set<std::string>& names) {
     return std::any_of(names.begin(), names.end(),

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "tuner/commands/command.h"
 
 namespace muse::tuner {
@@ -73,13 +75,29 @@ std::string text_table(const json& variants) {
   return format_table(rows);
 }
 
+// "all 32 shapes", or "2 of 32 shapes: b1_..., b8_..."; two keys show what kind of shape it is.
+std::string shapes_text(const std::vector<std::string>& keys, size_t shapes) {
+  constexpr size_t kNamed = 2;
+  if (keys.size() == shapes)
+    return shapes == 1 ? "the only shape" : fmt::format("all {} shapes", shapes);
+  return fmt::format(
+      "{} of {} shapes: {}{}", keys.size(), shapes,
+      fmt::join(keys.begin(), keys.begin() + static_cast<ptrdiff_t>(std::min(keys.size(), kNamed)),
+                ", "),
+      keys.size() > kNamed ? ", ..." : "");
+}
+
+// A line for each variant and reason.
 std::string support_text(const json& variants) {
   std::string out;
   for (const json& v : variants) {
+    std::map<std::string, std::vector<std::string>> keys_by_reason;
     for (const json& s : v["supports"]) {
-      if (s["ok"]) continue;
-      out += fmt::format("{}: {}: {}\n", v["name"].get<std::string>(),
-                         s["problem"].get<std::string>(), s["reason"].get<std::string>());
+      if (!s["ok"]) keys_by_reason[s["reason"]].push_back(s["problem"]);
+    }
+    for (const auto& [reason, keys] : keys_by_reason) {
+      out += fmt::format("{}: {} ({})\n", v["name"].get<std::string>(), reason,
+                         shapes_text(keys, v["supports"].size()));
     }
   }
   return out.empty() ? "every variant supports every shape of the config\n" : out;

@@ -19,6 +19,7 @@ struct Options {
 ExitCode run(Options options, bool out_given) {
   const db::Store store = open_snapshot(options.database);
   const db::RunRow chosen = find_run(store, options.run, options.database);
+  warn_of_part(chosen);
   if (options.json) options.format = "json";
   std::string text;
   if (options.format == "html") {
@@ -33,6 +34,7 @@ ExitCode run(Options options, bool out_given) {
     return ExitCode::kOk;
   }
   refuse_database(options.out, options.database);
+  make_folder(std::filesystem::path(options.out).parent_path());
   db::write_atomically(options.out, text);
   say(fmt::format("{}: run {}, {} bytes", printable(options.out), chosen.id, text.size()));
   return ExitCode::kOk;
