@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <system_error>
 #include <thread>
@@ -165,6 +166,15 @@ std::optional<Ending> try_collect(pid_t child) {
   }
   if (WIFSIGNALED(status)) return Ending{.status = -1, .signal = WTERMSIG(status)};
   return Ending{.status = WEXITSTATUS(status), .signal = 0};
+}
+
+std::chrono::nanoseconds cpu_time(pid_t process) {
+  clockid_t clock;
+  timespec taken{};
+  if (clock_getcpuclockid(process, &clock) != 0 || clock_gettime(clock, &taken) != 0) {
+    return std::chrono::nanoseconds(0);
+  }
+  return std::chrono::seconds(taken.tv_sec) + std::chrono::nanoseconds(taken.tv_nsec);
 }
 
 std::optional<Ending> collect(pid_t child, std::chrono::milliseconds limit) {

@@ -56,6 +56,8 @@ struct Ending {
 
 /// Collects the child if it has ended, and kills what is left of its process group.
 std::optional<Ending> try_collect(pid_t child);
+/// That all threads of a process have taken so far; 0 of one that is gone.
+std::chrono::nanoseconds cpu_time(pid_t process);
 /// The same, waiting at most `limit`.
 std::optional<Ending> collect(pid_t child, std::chrono::milliseconds limit);
 /// TERM to the child's group, `grace` later KILL, `limit` later nullopt: the child cannot be ended

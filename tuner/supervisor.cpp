@@ -80,9 +80,8 @@ struct Supervisor::Impl {
   std::optional<WorkerLoss> start();
   std::optional<WorkerLoss> ensure();
   tl::expected<std::unique_ptr<Worker>, std::string> spawn_worker() const;
-  tl::expected<Reply, WorkerLoss> exchange(const Request& request, milliseconds deadline,
-                                           milliseconds host_deadline, int entrants,
-                                           std::function<void()> meanwhile = {});
+  tl::expected<Reply, WorkerLoss> exchange(const Request& request, const Patience::Limits& limits,
+                                           int entrants, std::function<void()> meanwhile = {});
   void drain_words();
   bool dismiss();
   std::optional<Ending> put_down(milliseconds grace);
@@ -190,22 +189,25 @@ WorkerLoss Supervisor::Impl::lose_ended(const Ending& ending, int entrants,
 }
 
 tl::expected<Reply, WorkerLoss> Supervisor::Impl::exchange(const Request& request,
-                                                           milliseconds deadline,
-                                                           milliseconds host_deadline, int entrants,
+                                                           const Patience::Limits& limits,
+                                                           int entrants,
                                                            std::function<void()> meanwhile) {
   const std::optional<int64_t> kills_before = out_of_memory_kills();
   const std::string bytes = frame(encode(request));
   std::string_view unsent = bytes;
   Progress& progress = worker->page->progress();
   progress.entrant.store(-1);  // where it was in the request before is no clue
-  Patience patience(progress, deadline, host_deadline);
+  Patience patience(progress, limits, [pid = worker->pid] { return cpu_time(pid); });
   bool announced = false;
   for (;;) {
     if (stopped()) return tl::unexpected(lose(Outcome::kPending, "stopped", entrants));
     if (progress.waiting.load() == 1 && !std::exchange(announced, true)) options.on_wait();
     if (const auto why = patience.exhausted(Patience::Clock::now())) {
-      return tl::unexpected(lose(Outcome::kTimeout, *why, entrants));
+      WorkerLoss hung = lose(Outcome::kTimeout, why->why, entrants);
+      hung.blameless = why->silent;
+      return tl::unexpected(std::move(hung));
     }
+    if (patience.silent_for() >= options.told_silence) options.on_silence(patience.silent_for());
     pollfd fds[2] = {
         {worker->socket.get(), static_cast<short>(unsent.empty() ? POLLIN : POLLIN | POLLOUT), 0},
         {worker->error_output.get(), POLLIN, 0}};  // a negative one is ignored
@@ -255,7 +257,8 @@ std::optional<WorkerLoss> Supervisor::Impl::start() {
   worker = *std::move(started);
   const bool respawn = spawned++ > 0;
   const milliseconds limit = options.start_deadline;
-  auto reply = exchange(HelloRequest{}, limit, limit, 0);
+  const Patience::Limits limits{.deadline = limit, .host_deadline = limit, .silence = limit};
+  auto reply = exchange(HelloRequest{}, limits, 0);
   if (!reply) return std::move(reply.error());
   if (const auto* refusal = std::get_if<Refusal>(&*reply)) {
     WorkerLoss refused = lose(Outcome::kCrashed, refusal->reason, 0);
@@ -267,7 +270,7 @@ std::optional<WorkerLoss> Supervisor::Impl::start() {
   hello = std::move(*greeting);
   if (!respawn) return std::nullopt;
 
-  auto song = exchange(CanaryRequest{}, limit, limit, 0);
+  auto song = exchange(CanaryRequest{}, limits, 0);
   if (song) {
     const auto* report = std::get_if<ValidationReport>(&*song);
     if (report && report->outcome == Outcome::kOk) {
@@ -304,8 +307,10 @@ tl::expected<Expected, WorkerLoss> Supervisor::Impl::ask(const Request& request,
     failure->no_worker = failure->outcome != Outcome::kPending;
     return tl::unexpected(*std::move(failure));
   }
-  auto reply =
-      exchange(request, options.deadline, options.host_deadline, entrants, std::move(meanwhile));
+  const Patience::Limits limits{.deadline = options.deadline,
+                                .host_deadline = options.host_deadline,
+                                .silence = options.silence};
+  auto reply = exchange(request, limits, entrants, std::move(meanwhile));
   if (!reply) return tl::unexpected(std::move(reply.error()));
   if (auto* expected = std::get_if<Expected>(&*reply)) return std::move(*expected);
   if (const auto* refusal = std::get_if<Refusal>(&*reply)) {

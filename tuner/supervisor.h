@@ -25,6 +25,11 @@ struct WorkerOptions {
   std::chrono::milliseconds start_deadline{30000};  ///< for the worker's hello, and for the canary
   /// For the host's own work between two launches (inputs, references): a hang of ours.
   std::chrono::milliseconds host_deadline{600000};
+  /// For the same where the worker takes no CPU time either: it was stopped, or is blocked.
+  std::chrono::milliseconds silence{60000};
+  /// Called at each look (50 a second) once a worker was as silent for `told_silence`.
+  std::function<void(std::chrono::milliseconds silent)> on_silence = [](auto) {};
+  std::chrono::milliseconds told_silence{10000};
   /// Not null: a request in flight ends within 3 s once this is not 0, with outcome kPending.
   const std::atomic<int>* stop = nullptr;
   /// Called once per request that waits for another process to let go of the device.

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <new>
 #include <system_error>
+#include <utility>
 
 namespace muse::tuner {
 namespace {
@@ -35,26 +36,34 @@ ProgressPage::ProgressPage()
 
 ProgressPage::~ProgressPage() { munmap(progress_, sizeof(Progress)); }
 
-Patience::Patience(const Progress& progress, std::chrono::milliseconds deadline,
-                   std::chrono::milliseconds host_deadline)
+Patience::Patience(const Progress& progress, const Limits& limits, CpuTime cpu_time)
     : progress_(progress),
-      deadline_(deadline),
-      host_deadline_(host_deadline),
+      limits_(limits),
+      cpu_time_(std::move(cpu_time)),
       beat_(progress.beat.load(std::memory_order_acquire)),
-      since_(Clock::now()) {}
+      cpu_(cpu_time_()),
+      since_(Clock::now()),
+      alive_(since_) {}
 
-std::optional<std::string> Patience::exhausted(Clock::time_point now) {
+std::optional<Patience::Exhausted> Patience::exhausted(Clock::time_point now) {
   const uint64_t beat = progress_.beat.load(std::memory_order_acquire);
-  if (beat != beat_) {
-    beat_ = beat;
-    since_ = now;
-    return std::nullopt;
-  }
+  const bool moved = std::exchange(beat_, beat) != beat;
+  const std::chrono::nanoseconds cpu = cpu_time_();
+  const bool ran = std::exchange(cpu_, cpu) != cpu;
+  if (moved) since_ = now;
+  if (moved || ran) alive_ = now;
+  silent_for_ = std::chrono::duration_cast<std::chrono::milliseconds>(now - alive_);
+  if (moved) return std::nullopt;
   const bool reference = progress_.reference.load(std::memory_order_relaxed) != 0;
-  const std::chrono::milliseconds limit = reference ? host_deadline_ : deadline_;
+  if (reference && now - alive_ > limits_.silence) {
+    return Exhausted{fmt::format("neither progress nor CPU time for {} ms, outside any candidate",
+                                 limits_.silence.count()),
+                     true};
+  }
+  const std::chrono::milliseconds limit = reference ? limits_.host_deadline : limits_.deadline;
   if (now - since_ <= limit) return std::nullopt;
-  return fmt::format("no progress for {} ms{}", limit.count(),
-                     reference ? ", outside any candidate" : "");
+  return Exhausted{fmt::format("no progress for {} ms{}", limit.count(),
+                               reference ? ", outside any candidate" : "")};
 }
 
 void LastWords::add(std::string_view bytes) {

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -35,19 +36,35 @@ class ProgressPage {
 class Patience {
  public:
   using Clock = std::chrono::steady_clock;
+  using CpuTime = std::function<std::chrono::nanoseconds()>;
 
-  /// `deadline` holds while a variant's code runs, `host_deadline` otherwise.
-  Patience(const Progress& progress, std::chrono::milliseconds deadline,
-           std::chrono::milliseconds host_deadline);
+  struct Limits {
+    std::chrono::milliseconds deadline;       ///< without progress while a variant's code runs
+    std::chrono::milliseconds host_deadline;  ///< without progress otherwise
+    std::chrono::milliseconds silence;        ///< otherwise, and without taking CPU time either
+  };
+  struct Exhausted {
+    std::string why;      ///< how long it stood still and in what
+    bool silent = false;  ///< it took no CPU time: stopped or blocked, by no variant's code
+  };
 
-  /// Nullopt while there is hope, else how long it stood still and in what.
-  std::optional<std::string> exhausted(Clock::time_point now);
+  /// `cpu_time`: what the worker has taken so far. A reference may be at work for minutes without
+  /// progress, but never without that.
+  Patience(const Progress& progress, const Limits& limits, CpuTime cpu_time);
+
+  /// Nullopt while there is hope.
+  std::optional<Exhausted> exhausted(Clock::time_point now);
+  /// How long it had shown neither progress nor CPU time at the last look.
+  std::chrono::milliseconds silent_for() const { return silent_for_; }
 
  private:
   const Progress& progress_;
-  std::chrono::milliseconds deadline_, host_deadline_;
+  Limits limits_;
+  CpuTime cpu_time_;
   uint64_t beat_;
-  Clock::time_point since_;
+  std::chrono::nanoseconds cpu_;
+  Clock::time_point since_, alive_;
+  std::chrono::milliseconds silent_for_{0};
 };
 
 inline constexpr size_t kLastWordsBytes = 8192;

@@ -209,16 +209,44 @@ TEST(Protocol, PlainTextLosesControlsAndBrokenUtf8) {
 TEST(WorkerWatch, CountsTheDeadlineOnlyWhileAVariantRuns) {
   Progress page;
   page.reference = 0;
-  Patience patience(page, std::chrono::milliseconds(10), std::chrono::milliseconds(1000));
+  std::chrono::nanoseconds cpu{0};
+  const auto ms = [](int n) { return std::chrono::milliseconds(n); };
+  Patience patience(page, {.deadline = ms(10), .host_deadline = ms(1000), .silence = ms(100)},
+                    [&] { return ++cpu; });
   const auto start = Patience::Clock::now();
   const auto after = [&](int ms) { return start + std::chrono::milliseconds(ms); };
   page.beat = 1;
   EXPECT_FALSE(patience.exhausted(after(500)));
   EXPECT_FALSE(patience.exhausted(after(510)));
-  EXPECT_EQ(patience.exhausted(after(511)), "no progress for 10 ms");
+  EXPECT_EQ(patience.exhausted(after(511))->why, "no progress for 10 ms");
   page.reference = 1;
   EXPECT_FALSE(patience.exhausted(after(511)));
-  EXPECT_EQ(patience.exhausted(after(1501)), "no progress for 1000 ms, outside any candidate");
+  const auto hung = patience.exhausted(after(1501));
+  EXPECT_EQ(hung->why, "no progress for 1000 ms, outside any candidate");
+  EXPECT_FALSE(hung->silent);
+}
+
+TEST(WorkerWatch, AStoppedWorkerIsToldFromAReferenceAtWork) {
+  Progress page;
+  std::chrono::nanoseconds cpu{0};
+  const auto ms = [](int n) { return std::chrono::milliseconds(n); };
+  Patience patience(page, {.deadline = ms(10), .host_deadline = ms(100000), .silence = ms(1000)},
+                    [&] { return cpu; });
+  const auto start = Patience::Clock::now();
+  cpu = ms(1);
+  EXPECT_FALSE(patience.exhausted(start + ms(5000)));  // at work without progress
+  EXPECT_FALSE(patience.exhausted(start + ms(6000)));
+  EXPECT_EQ(patience.silent_for(), ms(1000));
+  cpu = ms(2);
+  EXPECT_FALSE(patience.exhausted(start + ms(6500)));
+  EXPECT_EQ(patience.silent_for(), ms(0));
+  const auto stopped = patience.exhausted(start + ms(7501));
+  ASSERT_TRUE(stopped);
+  EXPECT_TRUE(stopped->silent);
+  EXPECT_EQ(stopped->why, "neither progress nor CPU time for 1000 ms, outside any candidate");
+  page.reference = 0;  // a launch may wait for the device without any: its deadline alone counts
+  page.beat = 1;
+  EXPECT_FALSE(patience.exhausted(start + ms(9000)));
 }
 
 TEST(WorkerWatch, LastWordsAreBoundedAndPlain) {

@@ -436,6 +436,50 @@ TEST_F(SupervisorTest, AStopEndsAHangingWorkerWithinThreeSeconds) {
   EXPECT_EQ(supervisor.hello().error().outcome, Outcome::kPending);
 }
 
+TEST_F(SupervisorTest, AWorkerStoppedOutsideAnyCandidateIsToldOfAndReplaced) {
+  milliseconds told{0};
+  WorkerOptions quick = options();
+  quick.silence = milliseconds(1000);
+  quick.told_silence = milliseconds(200);
+  quick.on_silence = [&](milliseconds silent) { told = silent; };
+  Supervisor supervisor(quick);
+  const pid_t victim = static_cast<pid_t>(supervisor.hello().value().pid);
+  ASSERT_EQ(kill(victim, SIGSTOP), 0);
+  const auto start = std::chrono::steady_clock::now();
+  const auto stopped = supervisor.validate(validation("gate/scalar"));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, quick.silence + milliseconds(2500));
+  ASSERT_FALSE(stopped);
+  EXPECT_EQ(stopped.error().outcome, Outcome::kTimeout);
+  EXPECT_TRUE(stopped.error().blameless);
+  EXPECT_NE(stopped.error().reason.find("neither progress nor CPU time for 1000 ms"),
+            std::string::npos)
+      << stopped.error().reason;
+  EXPECT_GE(told, milliseconds(200));
+  EXPECT_TRUE(supervisor.validate(validation("gate/scalar")));
+}
+
+TEST_F(SupervisorTest, AWorkerStoppedAtAnyMomentIsReplacedInTime) {
+  WorkerOptions quick = options();
+  quick.silence = kDeadline;
+  Supervisor supervisor(quick);
+  for (const int delay_ms : {0, 1, 3, 7, 12, 20}) {
+    SCOPED_TRACE(delay_ms);
+    const pid_t victim = static_cast<pid_t>(supervisor.hello().value().pid);
+    std::thread user([&] {
+      std::this_thread::sleep_for(milliseconds(delay_ms));  // whenever it comes, nothing blocks
+      kill(victim, SIGSTOP);
+    });
+    const auto start = std::chrono::steady_clock::now();
+    bool lost = false;
+    while (!lost && std::chrono::steady_clock::now() - start < 2 * kPatience) {
+      lost = !supervisor.validate(validation("gate/scalar"));
+    }
+    EXPECT_TRUE(lost);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, 2 * kPatience);
+    user.join();
+  }
+}
+
 TEST_F(SupervisorTest, WaitingForTheDeviceIsSaidAndIsNoHang) {
   WorkerOptions waiting = options();
   waiting.deadline = milliseconds(50);

@@ -328,9 +328,13 @@ ExitCode run(const Options& options) {
   worker.deadline = sweep_options.deadline_floor;
   worker.stop = &stop_signal;
   worker.on_wait = say_waiting(options.quiet);
+  std::optional<ProgressLine> line;  // of the sweep, which begins once there is a worker
+  worker.on_silence = [&line](std::chrono::milliseconds silent) {
+    if (line) line->show(fmt::format("worker silent for {} s", silent.count() / 1000), {});
+  };
   std::optional<StartedWorker> started = start_worker(worker, timer);
   if (!started) return exit_code(SweepResult{.stop_signal = stop_signal});
-  ProgressLine progress(!options.quiet);
+  ProgressLine& progress = line.emplace(!options.quiet);
   Prepared prepared{options,  spec,  *plan,         target,  toolchain,
                     *started, store, sweep_options, progress};
   const int first = first_repetition(prepared);
