@@ -69,9 +69,11 @@ struct Supervisor::Impl {
   int spawned = 0;
   int canary_failures = 0;
   bool lost = false;
+  std::string blameless_loss;  ///< not told yet
 
   template <class Expected>
   tl::expected<Expected, WorkerLoss> ask(const Request& request, int entrants,
+                                         const std::string& what,
                                          std::function<void()> meanwhile = {});
 
   bool host() const { return options.target == "host"; }
@@ -275,6 +277,7 @@ std::optional<WorkerLoss> Supervisor::Impl::start() {
     const auto* report = std::get_if<ValidationReport>(&*song);
     if (report && report->outcome == Outcome::kOk) {
       canary_failures = 0;
+      if (!blameless_loss.empty()) options.on_replaced(std::exchange(blameless_loss, {}));
       return std::nullopt;
     }
     const auto* refusal = std::get_if<Refusal>(&*song);
@@ -295,12 +298,16 @@ std::optional<WorkerLoss> Supervisor::Impl::ensure() {
   if (lost) return loss(Outcome::kCrashed, "the device is lost: its worker cannot be ended");
   if (stopped()) return loss(Outcome::kPending, "stopped");
   // One that died while nobody asked is replaced; nothing was lost with it.
-  if (worker && try_collect(worker->pid)) worker.reset();
+  if (const auto ending = worker ? try_collect(worker->pid) : std::nullopt) {
+    blameless_loss = "between two requests: worker " + ending->text();
+    worker.reset();
+  }
   return worker ? std::nullopt : start();
 }
 
 template <class Expected>
 tl::expected<Expected, WorkerLoss> Supervisor::Impl::ask(const Request& request, int entrants,
+                                                         const std::string& what,
                                                          std::function<void()> meanwhile) {
   if (auto failure = ensure()) {
     failure->blameless = true;
@@ -311,7 +318,10 @@ tl::expected<Expected, WorkerLoss> Supervisor::Impl::ask(const Request& request,
                                 .host_deadline = options.host_deadline,
                                 .silence = options.silence};
   auto reply = exchange(request, limits, entrants, std::move(meanwhile));
-  if (!reply) return tl::unexpected(std::move(reply.error()));
+  if (!reply) {
+    if (reply.error().blameless) blameless_loss = what + ": " + reply.error().reason;
+    return tl::unexpected(std::move(reply.error()));
+  }
   if (auto* expected = std::get_if<Expected>(&*reply)) return std::move(*expected);
   if (const auto* refusal = std::get_if<Refusal>(&*reply)) {
     return tl::unexpected(
@@ -351,13 +361,14 @@ tl::expected<Hello, WorkerLoss> Supervisor::hello() {
 }
 
 tl::expected<ValidationReport, WorkerLoss> Supervisor::validate(const ValidateRequest& request) {
-  return impl_->ask<ValidationReport>(request, 1);
+  return impl_->ask<ValidationReport>(request, 1, "in the validation of " + request.chain);
 }
 
 tl::expected<RoundReply, WorkerLoss> Supervisor::rounds(const RoundRequest& request,
                                                         const std::function<void()>& meanwhile) {
   const int entrants = static_cast<int>(request.entrants.size());
-  auto reply = impl_->ask<RoundReply>(request, entrants, meanwhile);
+  auto reply = impl_->ask<RoundReply>(
+      request, entrants, fmt::format("in rounds of {} candidates", entrants), meanwhile);
   if (!reply) return reply;
   const auto garbage = [&](const std::string& what) {
     return tl::unexpected(impl_->lose(Outcome::kCrashed, "worker sent garbage: " + what, entrants));
@@ -374,7 +385,8 @@ tl::expected<RoundReply, WorkerLoss> Supervisor::rounds(const RoundRequest& requ
 
 tl::expected<ValidationReport, WorkerLoss> Supervisor::revalidate(
     const RevalidateRequest& request) {
-  return impl_->ask<ValidationReport>(request, 1);
+  return impl_->ask<ValidationReport>(request, 1,
+                                      "in the second validation of " + request.entrant.chain);
 }
 
 void Supervisor::set_deadline(milliseconds deadline) { impl_->options.deadline = deadline; }

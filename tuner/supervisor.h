@@ -30,6 +30,9 @@ struct WorkerOptions {
   /// Called at each look (50 a second) once a worker was as silent for `told_silence`.
   std::function<void(std::chrono::milliseconds silent)> on_silence = [](auto) {};
   std::chrono::milliseconds told_silence{10000};
+  /// Called where a worker was lost, not known by whose doing, and another one has taken its place.
+  /// The text says in what it was lost and how; no outcome of a trial does.
+  std::function<void(const std::string& loss)> on_replaced = [](const auto&) {};
   /// Not null: a request in flight ends within 3 s once this is not 0, with outcome kPending.
   const std::atomic<int>* stop = nullptr;
   /// Called once per request that waits for another process to let go of the device.

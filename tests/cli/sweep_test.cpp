@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <regex>
@@ -281,6 +282,31 @@ TEST_F(Sweep, EndsInOrderOnASignalAndGoesOn) {
     EXPECT_EQ(store.selections(1).size(), whole.selections(1).size()) << "each decided once";
     for (const auto& t : store.run_trials(1)) EXPECT_FALSE(t.reused) << t.candidate.key;
   }
+}
+
+TEST_F(Sweep, GoesOnWithoutItsWorkerAndSaysSo) {
+  write_file(folder_ / "long.yaml", long_config());
+  fakes::RunningCommand running({MUSE_TUNE, "sweep", "long.yaml", "--target", "host", "--db",
+                                 "a.db", "--json", "--any-build"},
+                                options());
+  // The worker comes before the run that it works for.
+  const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  const auto in_time = [&] { return std::chrono::steady_clock::now() < late; };
+  while (!std::filesystem::exists(folder_ / "a.db") && in_time()) std::this_thread::yield();
+  const std::string tasks = "/proc/" + std::to_string(running.pid()) + "/task/";
+  pid_t worker = 0;
+  while (worker == 0 && in_time()) {
+    std::ifstream(tasks + std::to_string(running.pid()) + "/children") >> worker;
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // whenever it comes
+  ASSERT_GT(worker, 0);
+  kill(worker, SIGKILL);
+  const CommandResult result = running.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.err.find("worker ended by signal 9 (SIGKILL)"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("; a new one goes on\n"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find(", 1 worker replaced\n"), std::string::npos) << result.err;
+  EXPECT_EQ(json::parse(result.out)["workers_replaced"], 1);
 }
 
 TEST_F(Sweep, LosesNothingToKills) {

@@ -338,13 +338,34 @@ TEST_F(SupervisorTest, KeepsItsDescriptorsOverManyWorkers) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
+TEST_F(SupervisorTest, TellsOfALossThatIsNoCandidatesDoingOnceAnotherWorkerGoesOn) {
+  std::vector<std::string> told;
+  WorkerOptions telling = options();
+  telling.on_replaced = [&](const std::string& loss) { told.push_back(loss); };
+  Supervisor supervisor(telling);
+  EXPECT_FALSE(supervisor.validate(validation("gate/fake_kill")));
+  EXPECT_TRUE(told.empty());
+  EXPECT_TRUE(supervisor.validate(validation("gate/scalar")));
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].find("in the validation of gate/fake_kill: worker ended by signal 9 (SIGKILL)"),
+            0u)
+      << told[0];
+  EXPECT_FALSE(supervisor.validate(validation("gate/fake_exit0")));  // its outcome tells
+  EXPECT_TRUE(supervisor.validate(validation("gate/scalar")));
+  EXPECT_EQ(told.size(), 1u);
+}
+
 TEST_F(SupervisorTest, ReplacesAWorkerThatDiedWhileIdle) {
-  Supervisor supervisor(options());
+  std::string told;
+  WorkerOptions telling = options();
+  telling.on_replaced = [&](const std::string& loss) { told = loss; };
+  Supervisor supervisor(telling);
   const pid_t idle = static_cast<pid_t>(supervisor.hello().value().pid);
   ASSERT_EQ(kill(idle, SIGKILL), 0);
   siginfo_t info{};
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(idle), &info, WEXITED | WNOWAIT), 0);
   EXPECT_TRUE(supervisor.validate(validation("gate/scalar")));
+  EXPECT_EQ(told, "between two requests: worker ended by signal 9 (SIGKILL)");
   EXPECT_EQ(supervisor.respawns(), 1);
 }
 

@@ -227,18 +227,24 @@ Swept sweep_once(Prepared& prepared, int repetition) {
   options.fresh = prepared.options.repeat > 0;
   options.repetition = repetition;
   const double began_s = prepared.progress.elapsed_s();
+  const Supervisor& supervisor = *prepared.started.supervisor;
+  const int respawns_before = supervisor.respawns();
   Swept swept{.run = records.run(),
               .result = sweep(plan, prepared.spec, records, *prepared.started.supervisor, hello,
                               options, prepared.progress),
               .json = {}};
   prepared.progress.clear();
   const SweepResult& result = swept.result;
+  const int replaced = supervisor.respawns() - respawns_before;
   swept.json = to_json(result, records);
+  swept.json["workers_replaced"] = replaced;
   if (!prepared.options.json) print(winners_table(result));
-  say(fmt::format("{} in {}: {}; measured {}, reused {}, {} rounds",
-                  records.resumed() ? "resumed" : "swept",
-                  format_seconds(prepared.progress.elapsed_s() - began_s), outcome_text(result),
-                  result.measured, result.reused, result.rounds));
+  say(fmt::format(
+      "{} in {}: {}; measured {}, reused {}, {} rounds{}", records.resumed() ? "resumed" : "swept",
+      format_seconds(prepared.progress.elapsed_s() - began_s), outcome_text(result),
+      result.measured, result.reused, result.rounds,
+      replaced == 0 ? ""
+                    : fmt::format(", {} worker{} replaced", replaced, replaced == 1 ? "" : "s")));
   if (result.rounds > 0) {
     const MeasuringCost& cost = result.cost;
     const double overhead = cost.device_s > 0 ? cost.rounds_s / cost.device_s - 1 : 0;
@@ -331,6 +337,10 @@ ExitCode run(const Options& options) {
   std::optional<ProgressLine> line;  // of the sweep, which begins once there is a worker
   worker.on_silence = [&line](std::chrono::milliseconds silent) {
     if (line) line->show(fmt::format("worker silent for {} s", silent.count() / 1000), {});
+  };
+  worker.on_replaced = [&line, quiet = options.quiet](const std::string& loss) {
+    if (line) line->clear();
+    if (!quiet) say(loss + "; a new one goes on");
   };
   std::optional<StartedWorker> started = start_worker(worker, timer);
   if (!started) return exit_code(SweepResult{.stop_signal = stop_signal});
