@@ -216,6 +216,7 @@ std::chrono::milliseconds RaceRunner::take_in(Running& running,
                                               const RoundReply& reply) {
   std::vector<Entrant>& entrants = running.entrants;
   std::chrono::milliseconds wait{0};
+  const int cpus = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   records_.store().transaction([&] {
     for (size_t r = 0; r < reply.rounds.size() && running.race.wants(orders[r]); ++r) {
       const std::vector<int>& turns = orders[r].entrants;
@@ -230,6 +231,7 @@ std::chrono::milliseconds RaceRunner::take_in(Running& running,
         const bool good = one.outcome.empty() && why.empty();
         samples.ns.push_back(good ? one.span_ns : std::numeric_limits<double>::quiet_NaN());
       }
+      if (host_overloaded(round.clock, cpus)) on_busy_host(round.clock.load, cpus);
       const RoundVerdict verdict = running.watch.judge(round.clock, turns, samples.ns);
       samples.rejected = verdict.reason;
       wait = verdict.wait;

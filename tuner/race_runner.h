@@ -75,6 +75,8 @@ class RaceRunner {
   int placements = 1;
   /// Called after each round and each validation.
   std::function<void()> tick = [] {};
+  /// Called with the load and the CPUs for each round that ran on a host with more work than these.
+  std::function<void(double load, int cpus)> on_busy_host = [](double, int) {};
   /// How it waits before it tries a rejected round again.
   std::function<void(std::chrono::milliseconds)> pause;
 

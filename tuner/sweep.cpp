@@ -8,6 +8,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 #include "profiler/nvtx.h"
 #include "tuner/pace.h"
@@ -76,6 +77,7 @@ class Sweeper {
                                                 const Chain& base, const Chain& feeder);
   void begin_part(Span span) { pace_.begin(std::string(name(span)), progress_.elapsed_s()); }
   void show_progress();
+  void note_busy_host(double load, int cpus);
   std::optional<Chain> feeder(const Problem& problem, Span span, const Chain& producer,
                               const std::vector<Candidate>& candidates) const;
   void count_trials();
@@ -95,6 +97,7 @@ class Sweeper {
   SweepResult result_;
   Pace pace_;
   bool calibrated_ = false;
+  bool host_busy_ = false;
 };
 
 // Whether what is under way shall end, whatever it has cost.
@@ -171,6 +174,18 @@ void Sweeper::show_progress() {
     left_s = std::min(*left_s, std::max(0.0, options_.budget->count() - progress_.elapsed_s()));
   }
   progress_.show(settler_.at(), left_s);
+}
+
+// Said and stored once a sweep: other work that lasts would make every round say it.
+void Sweeper::note_busy_host(double load, int cpus) {
+  if (std::exchange(host_busy_, true)) return;
+  progress_.clear();
+  say(fmt::format("the host is busy (load {:.1f} on {} CPUs): times may be off", load, cpus));
+  const std::optional<db::RunRow> run = records_.store().run(records_.run());
+  nlohmann::json environment = nlohmann::json::parse(run->environment);
+  environment["load"] = load;
+  environment["cpus"] = cpus;
+  records_.store().resume_run(run->id, environment.dump());  // it runs already
 }
 
 // What runs untimed before a span: the base up to it, ending in `producer` where one is given.
@@ -330,6 +345,7 @@ SweepResult Sweeper::run() {
   const profiler::NvtxRange range("sweep");
   const double began_s = progress_.elapsed_s();
   runner_.tick = [this] { show_progress(); };
+  runner_.on_busy_host = [this](double load, int cpus) { note_busy_host(load, cpus); };
   runner_.placements = spec_.measure.placements;
   for (size_t shape = 0; shape < plan_.shapes.size(); ++shape) {
     for (const profiler::Regime regime : spec_.measure.regimes) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <thread>
 
 #include "profiler/nvml.h"
 #include "profiler/sampler.h"
@@ -111,6 +112,29 @@ TEST_F(Measuring, AClockThatMovesWithoutAReasonIsSeenToo) {
   const auto rejected = rejections(store, swept.run);
   ASSERT_EQ(rejected.size(), 1U);
   EXPECT_NE(rejected.begin()->first.find("SM clock moved from 1980 to 990 MHz"), std::string::npos);
+}
+
+TEST_F(Measuring, ABusyHostIsSaidOnceAndKeptWithTheRun) {
+  const int cpus = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  Script script = best_by(0.02);
+  script.clock = [=](int round) {
+    profiler::ClockReading clock = fakes::steady_clock_reading();
+    clock.load = round < 4 ? cpus : cpus + 2.5;
+    return clock;
+  };
+  testing::internal::CaptureStderr();
+  const Swept swept = sweep(script);
+  const std::string said = testing::internal::GetCapturedStderr();
+  const std::string line = "the host is busy (load " + std::to_string(cpus + 2) + ".5 on " +
+                           std::to_string(cpus) + " CPUs): times may be off\n";
+  const size_t at = said.find(line);
+  ASSERT_NE(at, std::string::npos) << said;
+  EXPECT_EQ(said.find("the host is busy", at + 1), std::string::npos) << said;
+  const auto environment = nlohmann::json::parse(open().run(swept.run)->environment);
+  EXPECT_EQ(environment["load"], cpus + 2.5);
+  EXPECT_EQ(environment["cpus"], cpus);
+  EXPECT_TRUE(environment.contains("pid")) << "what was known before stays";
+  EXPECT_TRUE(rejections(open(), swept.run).empty());
 }
 
 TEST_F(Measuring, ACardThatStaysThrottledGivesDegradedResultsAndNeverNone) {
