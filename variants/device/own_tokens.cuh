@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The step's own tokens straight from qkv, by a warp and in registers: K8 and V8 of new keys, laid
-// out as the operands of direct_rows.cuh are. The arithmetic is that of
-// rows.cuh in the same order, so that the bytes are those that a prepare of its own stores.
+// The step's own tokens straight from qkv, by a warp: copied to shared memory, then K8 and V8 in
+// registers, laid out as the operands of direct_rows.cuh are. The arithmetic is that of rows.cuh in
+// the same order, so that the bytes are those that a prepare of its own stores.
 //
 // With g = lane / 4 and t = lane % 4 a lane holds dims 16t..16t+15 of K of kv head g % kHeads, and
 // dims 8g..8g+7 of V of each kv head: whichever place of its unit a key has, the lanes that hold it
