@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tuner/dispatch_lookup.h"
+#include "variants/runtime/dispatch_lookup.h"
 
 namespace muse::tuner {
 

@@ -394,7 +394,7 @@ static_assert(d::detail::same_text(d::kCapturedHeldOutWorstShape, ""), "");
 
 TEST_P(EmitCompiled, SharesAUnitWithTheLookupOfTheSources) {
   write_header(sample_table());
-  const std::string lookup = std::string(MUSE_SOURCE_DIR) + "/tuner/dispatch_lookup.h";
+  const std::string lookup = std::string(MUSE_SOURCE_DIR) + "/variants/runtime/dispatch_lookup.h";
   EXPECT_EQ(check_unit({"-include", lookup}).status, 0);
 }
 

@@ -157,9 +157,6 @@ std::vector<Constraint> constraints() {
        .reason = "long steps where two are at work and a thread has the registers"},
       {.expr = "boxes == 0 || roles == ahead",
        .reason = "boxes leave a warp that copies little to do, so its work is not shared out"},
-      {.expr = "boxes == 0 || roles == 0 || warps == 8",
-       .reason = "four computing warps beside one that copies boxes hung on an H200, before "
-                 "registers were taken back behind a barrier; not tried since"},
       {.expr = "(tile_kv == 128) == (depth == 4 && warps == 8)",
        .reason = "128 keys to a tile for eight warps in a ring that leaves room for nothing else"},
       {.expr = "warps == 8 || depth == 4", .reason = "two CTAs of four warps share an SM's memory"},
