@@ -19,9 +19,9 @@
 #include "tuner/cuda_error.h"
 #include "tuner/cuda_memory.h"
 #include "tuner/cuda_program.h"
-#include "tuner/cuda_tensor_map.h"
 #include "tuner/cuda_truth.h"
 #include "variants/runtime/device_class_cuda.h"
+#include "variants/runtime/tensor_map_cuda.h"
 
 namespace muse::tuner {
 namespace {

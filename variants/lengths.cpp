@@ -159,28 +159,30 @@ std::string check_lengths(const Lengths& l, const Problem& p) {
   return "profile is unknown";
 }
 
-// What the shape takes in memory. Each factor is bounded above, so nothing here overflows.
-std::string check_size(const Shape& shape) {
-  const int64_t pages = pool_pages(shape);
-  if (pages > kMaxPages) {
-    return fmt::format("pool_bytes and context give {} pages; allowed: up to {}", pages, kMaxPages);
-  }
+// What the buffers take in memory. Each factor is bounded above, so nothing here overflows.
+std::string check_bytes(const Problem& problem, int64_t pages) {
   int64_t bytes = 0;
-  for (const BufferSpec& spec : buffer_specs(shape.problem, pages, 0, Handoff{})) {
+  for (const BufferSpec& spec : buffer_specs(problem, pages, 0, Handoff{})) {
     bytes += spec.bytes();
   }
   if (bytes <= kMaxBytes) return {};
   return fmt::format("the buffers take {} bytes; allowed: up to {}", bytes, kMaxBytes);
 }
 
-std::string check_capacity(const Shape& shape) {
-  const Problem& p = shape.problem;
-  const int64_t least = default_max_context(shape);
-  std::string error = range_error("max_context", p.max_context, least, kMaxContext);
+std::string check_size(const Shape& shape) {
+  const int64_t pages = pool_pages(shape);
+  if (pages > kMaxPages) {
+    return fmt::format("pool_bytes and context give {} pages; allowed: up to {}", pages, kMaxPages);
+  }
+  return check_bytes(shape.problem, pages);
+}
+
+std::string check_capacity(const Problem& problem, int64_t least) {
+  std::string error = range_error("max_context", problem.max_context, least, kMaxContext);
   if (!error.empty()) return error;
-  if (p.max_context % p.page_size != 0) {
-    return fmt::format("max_context is {}; allowed: a multiple of page_size, {}", p.max_context,
-                       p.page_size);
+  if (problem.max_context % problem.page_size != 0) {
+    return fmt::format("max_context is {}; allowed: a multiple of page_size, {}",
+                       problem.max_context, problem.page_size);
   }
   return {};
 }
@@ -305,8 +307,15 @@ std::string check_all_but_capacity(const Shape& shape) {
 
 std::string check(const Shape& shape) {
   std::string error = check_all_but_capacity(shape);
-  if (error.empty()) error = check_capacity(shape);
+  if (error.empty()) error = check_capacity(shape.problem, default_max_context(shape));
   if (error.empty()) error = check_size(shape);
+  return error;
+}
+
+std::string check(const Problem& problem) {
+  std::string error = check_structure(problem);
+  if (error.empty()) error = check_capacity(problem, problem.q_len);
+  if (error.empty()) error = check_bytes(problem, 0);
   return error;
 }
 

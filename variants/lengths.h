@@ -73,6 +73,10 @@ std::string check(const Shape& shape);
 /// The same without max_context, for a shape whose capacity is still to be derived.
 std::string check_all_but_capacity(const Shape& shape);
 
+/// The reason why no shape has this problem (a size out of range, heads that do not divide, a
+/// capacity below q_len, buffers that no memory holds), naming the field; empty if one can.
+std::string check(const Problem& problem);
+
 /// Canonical key of a valid shape, e.g.
 /// b8_l1_h16x2_d64_ps1_w2048_rope500000_kv1_t4096_uniform_random_s1; then _qk _sm _pool _cap where
 /// they differ from the default. Profiles: uniform, lognormal<sigma>, outlier<rest>,

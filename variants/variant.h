@@ -3,6 +3,7 @@
 // nothing here runs before main or touches a device.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -84,13 +85,16 @@ class Arguments {
   size_t size_ = 0;
 };
 
-/// A tensor map to encode; extents and strides innermost first.
+/// A tensor map to encode; extents and strides innermost first. Of fixed size, as it is made anew
+/// in every bind, which allocates nothing.
 struct TensorMapRequest {
-  const void* base;
-  Element element;
-  std::vector<int64_t> extent;
-  std::vector<int64_t> stride_bytes;  ///< of the outer dimensions
-  std::vector<int32_t> box;
+  static constexpr size_t kMostRank = 5;
+  const void* base = nullptr;
+  Element element = Element::kByte;
+  size_t rank = 0;  ///< how many of the entries below count
+  std::array<int64_t, kMostRank> extent = {};
+  std::array<int64_t, kMostRank - 1> stride_bytes = {};  ///< of the outer dimensions
+  std::array<int32_t, kMostRank> box = {};
   int32_t swizzle_bytes = 0;
 };
 /// Writes the 128 bytes of a tensor map. Empty on the host.

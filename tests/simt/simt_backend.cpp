@@ -40,9 +40,8 @@ const Kernel& find(const std::vector<CompiledKernel>& kernels, const std::string
 Support encode_tensor_map(const TensorMapRequest& request, void* map128) {
   constexpr size_t kRank = 4;
   const bool bytes = request.element == Element::kE4m3 || request.element == Element::kByte;
-  const bool whole = request.extent.size() == kRank && request.box.size() == kRank &&
-                     request.stride_bytes.size() + 1 == kRank;
-  if (!bytes || !whole) return Support::no("the emulator has tensor maps of bytes in 4 dimensions");
+  if (!bytes || request.rank != kRank)
+    return Support::no("the emulator has tensor maps of bytes in 4 dimensions");
   if (request.swizzle_bytes != 0 && request.swizzle_bytes != 64) {
     return Support::no("the emulator has swizzles of 64 bytes");
   }

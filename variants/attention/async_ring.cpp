@@ -111,6 +111,7 @@ void encode_cache(const TensorMapEncoder& encode, const Problem& problem, const 
   const TensorMapRequest request{
       .base = cache,
       .element = Element::kE4m3,
+      .rank = 4,
       .extent = {problem.head_dim, problem.page_size, problem.num_kv_heads,
                  std::numeric_limits<int32_t>::max()},
       .stride_bytes = {row, problem.head_dim, problem.page_size * row},

@@ -17,6 +17,11 @@ struct Kernel {
   const char* entry;      ///< one of Variant::entries
   const void* function;
 };
+/// Defined by muse_kernels.cu, which a GPU's table is linked with: its kernels, and the version of
+/// the nvcc that compiled them, 1000 * major + 10 * minor (dispatch::Device::compiler_version).
+extern const Kernel kKernels[];
+extern const int kKernelCount;
+extern const int kCompilerVersion;
 
 class Target;  // what runs candidates: variants/runtime/target.h
 
@@ -38,6 +43,7 @@ struct LinkedTable {
   int variant_count;
   /// host_target or cuda_target: named by the table, so that a CPU's table links no CUDA.
   const Target& (*target)();
+  int compiler_version;  ///< kCompilerVersion; 0 for a CPU's table
 };
 
 /// Defined by the consumer's build, once.

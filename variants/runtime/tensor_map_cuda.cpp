@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// A TensorMapRequest in the words of cuTensorMapEncodeTiled.
-#include "tuner/cuda_tensor_map.h"
+// A TensorMapRequest in the words of cuTensorMapEncodeTiled; empty in a build without the CUDA
+// target.
+#include "variants/runtime/tensor_map_cuda.h"
 
+#if defined(MUSE_HAS_CUDA)
 #include <cuda.h>
 #include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
-#include <vector>
+#include <algorithm>
+#include <optional>
 
-#include "tuner/cuda_error.h"
-
-namespace muse::tuner {
+namespace muse {
 namespace {
 
 constexpr unsigned kEncoderVersion = 12000;  ///< the CUDA version whose signature we call
@@ -50,22 +51,23 @@ std::optional<CUtensorMapSwizzle> swizzle(int32_t bytes) {
 
 Support encode(PFN_cuTensorMapEncodeTiled_v12000 encode_tiled, const TensorMapRequest& request,
                void* map128) {
-  const size_t rank = request.extent.size();
+  constexpr size_t kMostRank = TensorMapRequest::kMostRank;
   const auto pattern = swizzle(request.swizzle_bytes);
   if (!pattern) return Support::no(fmt::format("no swizzle of {} bytes", request.swizzle_bytes));
-  if (rank == 0 || request.box.size() != rank || request.stride_bytes.size() + 1 != rank) {
-    return Support::no(fmt::format("a tensor map with {} extents, {} box sides and {} strides",
-                                   rank, request.box.size(), request.stride_bytes.size()));
+  const size_t rank = request.rank;
+  if (rank == 0 || rank > kMostRank) {
+    return Support::no(fmt::format("a tensor map of {} dimensions", rank));
   }
-  const std::vector<cuuint64_t> extent(request.extent.begin(), request.extent.end());
-  const std::vector<cuuint64_t> strides(request.stride_bytes.begin(), request.stride_bytes.end());
-  const std::vector<cuuint32_t> box(request.box.begin(), request.box.end());
-  const std::vector<cuuint32_t> every(rank, 1);
-  const CUresult result =
-      encode_tiled(static_cast<CUtensorMap*>(map128), data_type(request.element),
-                   static_cast<cuuint32_t>(rank), const_cast<void*>(request.base), extent.data(),
-                   strides.data(), box.data(), every.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
-                   *pattern, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  cuuint64_t extent[kMostRank], strides[kMostRank];
+  cuuint32_t box[kMostRank], every[kMostRank];
+  std::copy_n(request.extent.begin(), rank, extent);
+  std::copy_n(request.stride_bytes.begin(), rank - 1, strides);
+  std::copy_n(request.box.begin(), rank, box);
+  std::fill_n(every, rank, 1);
+  const CUresult result = encode_tiled(
+      static_cast<CUtensorMap*>(map128), data_type(request.element), static_cast<cuuint32_t>(rank),
+      const_cast<void*>(request.base), extent, strides, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      *pattern, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return Support::yes();
   return Support::no(
       fmt::format("the driver refuses the tensor map: CUDA error {}", static_cast<int>(result)));
@@ -90,4 +92,5 @@ TensorMapEncoder make_tensor_map_encoder() {
   };
 }
 
-}  // namespace muse::tuner
+}  // namespace muse
+#endif
