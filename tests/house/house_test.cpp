@@ -52,7 +52,7 @@ std::vector<Include> project_includes(const std::string& folder) {
 
 TEST(House, ArrowsRunOneWay) {
   const std::map<std::string, std::set<std::string>> allowed{
-      {"variants", {"variants"}},
+      {"variants", {"variants", "muse_attention.h"}},  // it lies beside its C++ form
       {"profiler", {"profiler"}},
       {"db", {"db"}},
       {"reports", {"reports", "db", "profiler/statistics.h"}},

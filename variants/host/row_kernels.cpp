@@ -76,8 +76,14 @@ const RowKernels& row_kernels(Isa isa) {
   return baseline::kRowKernels;
 }
 
+// No list is made here: a first run allocates no more than the others.
 const RowKernels& row_kernels() {
-  static const RowKernels& widest = row_kernels(available_isas().back());
+  static const RowKernels& widest = []() -> const RowKernels& {
+#if defined(__x86_64__)
+    if (has_avx2()) return row_kernels(has_avx512() ? Isa::kAvx512 : Isa::kAvx2);
+#endif
+    return row_kernels(Isa::kBaseline);
+  }();
   return widest;
 }
 

@@ -128,7 +128,9 @@ muse_attention_status check_buffers(const char* function, const Problem& problem
 Buffers inputs_of(const Problem& problem, const muse_attention_buffers& given) {
   Buffers buffers;
   buffers.qkv = static_cast<const uint16_t*>(given.qkv);
-  buffers.positions = given.positions;
+  // A kernel may load positions before it knows that it has no use for them: something that can be
+  // read, of the same size.
+  buffers.positions = problem.rope() ? given.positions : given.cache_loc;
   buffers.cache_loc = given.cache_loc;
   buffers.seq_lens = given.seq_lens;
   buffers.cache_seqlens = given.cache_seqlens;
