@@ -34,14 +34,14 @@ MUSE_HOST_DEVICE constexpr int ring_bytes(int tile_kv, int depth) {
 MUSE_HOST_DEVICE constexpr int merge_bytes(int rows_per_warp, int warps) {
   return warps * rows_per_warp * (device::kHeadDim + 2) * static_cast<int>(sizeof(float));
 }
-/// Where the barriers of `depth` tiles begin: each has one for full and one for empty.
+/// Where the barriers begin: full and empty for each of `depth` tiles, and one for all warps.
 MUSE_HOST_DEVICE constexpr int barriers_at(int tile_kv, int depth, int rows_per_warp, int warps) {
   const int ring = ring_bytes(tile_kv, depth), merge = merge_bytes(rows_per_warp, warps);
   return ((ring > merge ? ring : merge) + 15) / 16 * 16;
 }
 /// All of it; the epilogue's comes behind.
 MUSE_HOST_DEVICE constexpr int work_bytes(int tile_kv, int depth, int rows_per_warp, int warps) {
-  return barriers_at(tile_kv, depth, rows_per_warp, warps) + depth * 16;
+  return barriers_at(tile_kv, depth, rows_per_warp, warps) + (depth + 1) * 16;
 }
 
 #if defined(MUSE_DEVICE_CODE)
@@ -228,7 +228,7 @@ __device__ __forceinline__ void attend_keys(const Args& block, const device::Cta
   const device::AttentionArgs& args = block.attention;
   const Slots slots{ring, reinterpret_cast<device::PhaseBarrier*>(
                               ring + barriers_at(C::tile_kv, C::depth, kRows, C::warps))};
-  slots.open(shares.units * shares.key_groups);
+  slots.open(shares.units * shares.key_groups, Whole<C>::warps);
   const typename Slots::Copier copier(args, block.k_map, block.v_map,
                                       {cta.request, cta.first_head, shares.heads, keys});
   // The keys' rows may be read before the launch before has ended only where none of them is this
@@ -246,7 +246,7 @@ __device__ __forceinline__ void attend_keys(const Args& block, const device::Cta
     } else {
       device::wait_for_predecessor();
     }
-    __syncthreads();  // the one below
+    slots.meet();
     // All have registers of a kind up to here: what a warp takes back early, those that compute
     // would wait for without end.
     device::take_registers<Registers<C>::kLaunch>();
@@ -272,8 +272,13 @@ __device__ __forceinline__ void attend_keys(const Args& block, const device::Cta
     }
     device::wait_copies<0>();
   }
-  __syncthreads();  // the ring has been read, and nothing writes to it any more
-  if constexpr (C::roles != 0) device::give_registers<Registers<C>::kLaunch>();
+  // The ring has been read, and nothing writes to it any more.
+  if constexpr (C::roles != 0) {
+    slots.meet();
+    device::give_registers<Registers<C>::kLaunch>();
+  } else {
+    __syncthreads();
+  }
   area.leave(static_cast<int>(threadIdx.x), rows);
 }
 
