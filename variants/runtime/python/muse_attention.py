@@ -3,7 +3,7 @@
 
     import muse_attention
     library = muse_attention.Library("muse_dispatch/build/libmuse_attention.so")
-    out = library.attention_decode(qkv, positions, cache_loc, seq_lens, page_table, k_cache, v_cache)
+    out = library.attention_decode(qkv, positions, cache_loc, seq_lens, page_table, k, v)
 
 PyTorch is imported where a tensor is at hand, not here: Library and Plan work without it, on
 addresses. A step enqueues on the tensors' device and the current stream, and waits for nothing.
@@ -387,7 +387,8 @@ class Library:
                 f"{'GPU' if self.cuda else 'CPU'} ({self.version})"
             )
 
-    # What the caller left out. While capturing a constant is made in the graph, unless one is there.
+    # What the caller left out. While capturing, a constant that is not there yet is made in the
+    # graph.
     def _fill(self, torch, given, sizes, device, at):
         if given["k_scale"] is None:
             one = self._constant(torch, "one", device, at, lambda: _ones(torch, device))
