@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tuner/cpp_text.h"
+#include "tuner/diagnostic.h"
 
 namespace muse::tuner {
 namespace {
@@ -143,6 +144,16 @@ const char* name(dispatch::Guard guard) {
       return "foreign";
   }
   std::abort();
+}
+
+dispatch::Device lookup_device(const DeviceClass& d, const std::string& toolkit) {
+  return {d.model.c_str(), d.isa.c_str(),  d.host,           d.cc,
+          d.sm_count,      d.memory_bytes, d.driver_version, compiler_version(toolkit, d.host)};
+}
+
+std::string text(const DeviceClass& d) {
+  return fmt::format("{}, {}, {} {}, {} MiB", printable(d.model), printable(d.isa), d.sm_count,
+                     d.host ? "CPUs" : "SMs", d.memory_bytes >> 20);
 }
 
 std::string held_out_text(const HeldOut& held_out) {

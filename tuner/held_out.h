@@ -34,6 +34,11 @@ const char* name(dispatch::Match match);
 /// "tuned", "other driver", "other compiler", "near device", "foreign".
 const char* name(dispatch::Guard guard);
 
+/// What a guard is asked with; its texts are those of the arguments.
+dispatch::Device lookup_device(const DeviceClass& device, const std::string& toolkit);
+/// "NVIDIA H200, sm_90a, 132 SMs, 143771 MiB".
+std::string text(const DeviceClass& device);
+
 /// As constants of the header.
 std::string held_out_text(const HeldOut& held_out);
 

@@ -110,7 +110,7 @@ TEST_F(Sweeping, WhereEverythingFailsThereIsNoWinnerAndNothingToEmit) {
 
 // Ten candidates, each a thousandth slower than the one before; noise of half a percent.
 TEST_F(Sweeping, TenFreshDatabasesGiveTheSameWinnerOfNearTies) {
-  Times times;
+  ScriptTimes times;
   for (size_t i = 0; i < keys_.size(); ++i) {
     times[keys_[i * 7 % 12]] = 20'000 * (1 + 0.001 * static_cast<double>(i));
   }

@@ -20,10 +20,11 @@
 namespace muse::tuner {
 
 /// Where the times of a script come from.
-using Times = std::map<std::string, double>;  ///< candidate key -> ns
+using ScriptTimes = std::map<std::string, double>;  ///< candidate key -> ns
 
 /// A chain takes what its candidates take; `other_ns` for each that is not listed.
-inline std::function<double(const fakes::Turn&)> times_of(Times times, double other_ns = 30'000) {
+inline std::function<double(const fakes::Turn&)> times_of(ScriptTimes times,
+                                                          double other_ns = 30'000) {
   return [times = std::move(times), other_ns](const fakes::Turn& turn) {
     double sum = 0;
     for (size_t at = 0; at < turn.chain.size();) {

@@ -142,6 +142,7 @@ Command explain_command();
 Command replay_command();
 Command validate_command();
 Command emit_command();
+Command check_command();
 Command report_command();
 Command export_command();
 Command version_command();

@@ -43,17 +43,6 @@ Found last_whole_run(const db::Store& store, const std::string& file, const std:
                                  printable(file), regime));
 }
 
-/// Its texts are those of the arguments.
-dispatch::Device lookup_device(const DeviceClass& d, const std::string& toolkit) {
-  return {d.model.c_str(), d.isa.c_str(),  d.host,           d.cc,
-          d.sm_count,      d.memory_bytes, d.driver_version, compiler_version(toolkit, d.host)};
-}
-
-std::string text(const DeviceClass& d) {
-  return fmt::format("{}, {}, {} {}, {} MiB", printable(d.model), printable(d.isa), d.sm_count,
-                     d.host ? "CPUs" : "SMs", d.memory_bytes >> 20);
-}
-
 dispatch::Guard guard_of(const std::string& file, const DispatchTable& table,
                          const DeviceClass& there, const std::string& toolkit) {
   const dispatch::Guard guard =

@@ -3,33 +3,20 @@
 #include "tuner/sweep.h"
 
 #include <fmt/format.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <filesystem>
 
 #include "tuner/agreement.h"
-#include "tuner/build_info.h"
 #include "tuner/commands/command.h"
+#include "tuner/commands/measuring.h"
 
 namespace muse::tuner {
 namespace {
 
-std::atomic<int> stop_signal{0};
-
-extern "C" void on_stop(int signal) { stop_signal = signal; }
-
-// The first signal ends the sweep in order; a second one ends the process at once.
-void catch_stops() {
-  struct sigaction action {};
-  action.sa_handler = on_stop;
-  action.sa_flags = SA_RESETHAND;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
-}
-
 struct Options : SelectionOptions {
-  std::string database = "muse-tune.db", timer, budget, deadline = "2s";
+  std::string database = "muse-tune.db", timer, deadline = "2s";
+  std::optional<std::string> budget;
   std::string seed;
   int repeat = 0;  ///< 0: measure what the database does not know
   bool json = false, quiet = false, any_build = false;
@@ -151,26 +138,6 @@ nlohmann::json to_json(const Agreement& a) {
           {"only_in_one", a.only_in_one}};
 }
 
-void require_release_build(bool any_build) {
-  if (build_info().build_type == "Release" || any_build) return;
-  throw CommandError(ExitCode::kUsage,
-                     fmt::format("this is a {} build: its times say nothing about production; "
-                                 "build with CMAKE_BUILD_TYPE=Release, or pass --any-build",
-                                 build_info().build_type));
-}
-
-// At most one word of it per 10 s: with several sweeps on one device every round may wait.
-std::function<void()> say_waiting(bool quiet) {
-  return [quiet, last = std::chrono::steady_clock::time_point()]() mutable {
-    const auto now = std::chrono::steady_clock::now();
-    if (quiet || (last.time_since_epoch().count() != 0 && now - last < std::chrono::seconds(10))) {
-      return;
-    }
-    last = now;
-    say("waiting: another process measures on this device");
-  };
-}
-
 /// A sweep with everything that its repetitions share.
 struct Prepared {
   const Options& options;
@@ -219,7 +186,7 @@ Swept sweep_once(Prepared& prepared, int repetition) {
     prepared.sweep.not_compiled =
         prepare_kernels(plan, prepared.toolchain, records,
                         {.architecture = prepared.target.device_class.isa,
-                         .stop = &stop_signal,
+                         .stop = prepared.sweep.stop_signal,
                          .progress = compile_progress(prepared.progress)});
     require_base(plan, prepared.sweep.not_compiled);
   }
@@ -310,13 +277,13 @@ void say_why_it_ended(const Options& options, const SweepResult& result) {
 }
 
 ExitCode run(const Options& options) {
-  catch_stops();
+  const std::atomic<int>& stop_signal = catch_stops();
   require_release_build(options.any_build);
   const Spec spec = load_config(options.config);
   SweepOptions sweep_options{.seed = parse_seed(options.seed, spec.measure.seed),
                              .budget = std::nullopt,
                              .stop_signal = &stop_signal};
-  if (!options.budget.empty()) sweep_options.budget = parse_duration("--budget", options.budget);
+  if (options.budget) sweep_options.budget = parse_duration("--budget", *options.budget);
   sweep_options.deadline_floor = std::chrono::duration_cast<std::chrono::milliseconds>(
       parse_duration("--deadline", options.deadline));
   // Usage first: finding a GPU takes a worker.

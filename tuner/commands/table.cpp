@@ -6,10 +6,11 @@ namespace muse::tuner {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> table{
-      init_command(),    doctor_command(),   list_command(),   plan_command(),
-      compile_command(), sweep_command(),    status_command(), explain_command(),
-      replay_command(),  validate_command(), emit_command(),   report_command(),
-      export_command(),  version_command(),  worker_command(), compile_worker_command()};
+      init_command(),          doctor_command(),   list_command(),    plan_command(),
+      compile_command(),       sweep_command(),    status_command(),  explain_command(),
+      replay_command(),        validate_command(), emit_command(),    check_command(),
+      report_command(),        export_command(),   version_command(), worker_command(),
+      compile_worker_command()};
   return table;
 }
 
