@@ -20,9 +20,9 @@ esac
 
 packages=(g++ cmake ninja-build git nlohmann-json3-dev libcli11-dev libfmt-dev libxxhash-dev
   libexpected-dev libyaml-cpp-dev libsqlite3-dev)
-# clang++: the emitted header must compile with both; binutils: what the binary needs; sqlite3 and
+# clang++: what is emitted must compile with both; binutils: what binaries need; pkg-config, sqlite3 and
 # python3 serve tests alone.
-[ "$mode" = sweep ] || packages+=(libgtest-dev libbenchmark-dev clang binutils sqlite3 python3)
+[ "$mode" = sweep ] || packages+=(libgtest-dev libbenchmark-dev clang binutils pkg-config sqlite3 python3)
 
 installed() { dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed; }
 
@@ -95,10 +95,9 @@ code=0
 "$tool" sweep configs/quick.yaml "${target[@]}" || code=$?
 # 5: finished, though some candidates failed; the report says which.
 [ "$code" -eq 0 ] || [ "$code" -eq 5 ] || fail "the sweep ended with exit code $code"
-"$tool" emit --out . >/dev/null
+"$tool" emit --out muse_dispatch >/dev/null
 "$tool" report --out report.html
 say "database:        $PWD/muse-tune.db"
-say "dispatch header: $PWD/muse_dispatch.h"
-say "its kernels:     $PWD/muse_kernels.cu"
+say "dispatch table:  $PWD/muse_dispatch/ (muse_dispatch.h, its kernels, its evidence, a build)"
 say "report:          $PWD/report.html"
 exit "$code"

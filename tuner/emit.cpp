@@ -186,6 +186,34 @@ std::string rows_text(const std::vector<DispatchRow>& rows, const std::string& p
   return table_text(IndexedRows(rows, pipelines, contexts).index(), prefix);
 }
 
+/// Whether C++ names can be made of it: variant_<stage>_<stem>.
+bool linkable(const std::string& name) {
+  const auto plain_part = [](std::string_view part) {
+    return !part.empty() && std::all_of(part.begin(), part.end(), [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+    });
+  };
+  const size_t slash = name.find('/');
+  return slash != std::string::npos && plain_part(std::string_view(name).substr(0, slash)) &&
+         plain_part(std::string_view(name).substr(slash + 1));
+}
+
+/// MUSE_DISPATCH_VARIANTS; left out where a name is none that can be linked, which the consumer's
+/// table.cpp refuses.
+std::string linked_variants_text(const std::vector<VariantAbi>& variants) {
+  std::set<std::string> names;
+  for (const VariantAbi& v : variants) names.insert(v.name);
+  if (!std::all_of(names.begin(), names.end(), linkable)) return "";
+  std::string out =
+      "\n// The same for the linker: the library's variant_<stage>_<stem> of each.\n"
+      "#define MUSE_DISPATCH_VARIANTS(X)";
+  for (const std::string& name : names) {
+    const size_t slash = name.find('/');
+    out += fmt::format(" \\\n  X({}, {})", name.substr(0, slash), name.substr(slash + 1));
+  }
+  return out + "\n";
+}
+
 /// Every name once.
 std::string variants_text(std::vector<VariantAbi> variants) {
   const auto order = [](const VariantAbi& v) { return std::tie(v.name, v.abi, v.source_hash); };
@@ -209,7 +237,8 @@ std::string variants_text(std::vector<VariantAbi> variants) {
   return "\n// What the tables rely on. A build that defines MUSE_BUILD_VARIANTS(X) as a list of\n"
          "// X(name, abi, source hash) is held against it; what is not listed here may differ.\n" +
          list_text("VariantAbi", "kVariants", "kVariantCount", entries) +
-         std::string(kDispatchBuilt) + asserts + "#endif  // MUSE_BUILD_VARIANTS\n";
+         linked_variants_text(variants) + std::string(kDispatchBuilt) + asserts +
+         "#endif  // MUSE_BUILD_VARIANTS\n";
 }
 
 /// From its guard on: what is above is about the file in the source tree.

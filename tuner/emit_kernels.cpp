@@ -37,7 +37,9 @@ std::string kernels_source(const std::vector<Chain>& chains) {
     return out +
            "// The table is for a CPU: its kernels are host functions, none is compiled here.\n";
   }
-  out += "// C++17, with the root of muse-tune's sources on the include path.\n";
+  out +=
+      "// C++17, with include/muse_tune of an installed muse-tune on the include path.\n"
+      "#include \"variants/runtime/linked_table.h\"\n";
   std::string entries;
   for (const auto& [name, candidate] : candidates) {
     out += '\n' + configuration_text(candidate);
@@ -46,15 +48,12 @@ std::string kernels_source(const std::vector<Chain>& chains) {
     }
   }
   return out +
-         "\nnamespace muse {\nnamespace dispatch {\n\n"
-         "/// One kernel: its address is what cudaLaunchKernelExC takes.\n"
-         "struct Kernel {\n  const char* candidate;\n  const char* entry;\n"
-         "  const void* function;\n};\n\n"
-         "extern const Kernel kKernels[];\nextern const int kKernelCount;\n"
+         "\nnamespace muse {\nnamespace runtime {\n\n"
          "const Kernel kKernels[] = {\n" +
          entries +
-         "};\nconst int kKernelCount = static_cast<int>(sizeof kKernels / sizeof kKernels[0]);\n\n"
-         "}  // namespace dispatch\n}  // namespace muse\n";
+         "};\nconst int kKernelCount = static_cast<int>(sizeof kKernels / sizeof kKernels[0]);\n"
+         "const int kCompilerVersion = __CUDACC_VER_MAJOR__ * 1000 + __CUDACC_VER_MINOR__ * 10;\n\n"
+         "}  // namespace runtime\n}  // namespace muse\n";
 }
 
 }  // namespace muse::tuner

@@ -10,9 +10,9 @@
 namespace muse::tuner {
 
 /// Text of muse_kernels.cu: every kernel of every CUDA candidate in the chains once, from the same
-/// text as in the sweep, in a table ordered by candidate key and entry. For chains of host
-/// candidates alone a comment that says so. nvcc compiles it as C++17 with the project's root on
-/// the include path.
+/// text as in the sweep, as muse::runtime::kKernels ordered by candidate key and entry. For chains
+/// of host candidates alone a comment that says so. nvcc compiles it as C++17 with the project's
+/// root, or include/muse_tune of an installed one, on the include path.
 std::string kernels_source(const std::vector<Chain>& chains);
 
 }  // namespace muse::tuner

@@ -311,11 +311,12 @@ TEST_F(SweptCli, OutputThatCannotBeWrittenIsExit3AndLeavesTheOldFile) {
   std::filesystem::create_directory(folder_ / "taken");
   expect_refused({"report", "--out", "taken"}, 3, "taken");
   ASSERT_EQ(tune({"emit"}).exit_code, 0);
-  const std::string header = read_file(folder_ / "muse_dispatch.h");
+  const std::string header = read_file(folder_ / "muse_dispatch" / "muse_dispatch.h");
   EXPECT_NE(header.find("MUSE_DISPATCH_H_"), std::string::npos);
-  EXPECT_EQ(json::parse(read_file(folder_ / "muse_dispatch.json"))["schema"], "muse.dispatch");
+  EXPECT_EQ(json::parse(read_file(folder_ / "muse_dispatch" / "muse_dispatch.json"))["schema"],
+            "muse.dispatch");
   expect_refused({"emit", "--run", "99"}, 2, "no run 99");
-  EXPECT_EQ(read_file(folder_ / "muse_dispatch.h"), header);
+  EXPECT_EQ(read_file(folder_ / "muse_dispatch" / "muse_dispatch.h"), header);
   const std::string database = read_file(folder_ / "muse-tune.db");
   expect_refused({"report", "--out", "muse-tune.db"}, 2, "the database's own file");
   expect_refused({"export", "--out", "./muse-tune.db"}, 2, "the database's own file");
@@ -327,6 +328,26 @@ TEST_F(SweptCli, OutputThatCannotBeWrittenIsExit3AndLeavesTheOldFile) {
   expect_refused({"emit", "--out", "fixed"}, 3, "fixed");
 }
 
+TEST_F(SweptCli, EmitWritesAFolderOfItsOwnAndReplacesNobodysBuild) {
+  const CommandResult emit = tune({"emit"});
+  ASSERT_EQ(emit.exit_code, 0) << emit.err;
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_ / "muse_dispatch")) {
+    names.insert(entry.path().filename());
+    EXPECT_NE(emit.out.find(entry.path().filename().string() + "\n"), std::string::npos);
+  }
+  EXPECT_EQ(names, (std::set<std::string>{"CMakeLists.txt", "muse_dispatch.h", "muse_dispatch.json",
+                                          "muse_kernels.cu"}));
+  EXPECT_EQ(tune({"emit"}).exit_code, 0) << "its own is written anew";
+  std::filesystem::create_directory(folder_ / "mine");
+  for (const std::string build : {"project(mine)\n", ""}) {
+    write_file(folder_ / "mine" / "CMakeLists.txt", build);
+    expect_refused({"emit", "--out", "mine"}, 2, "was not written by emit");
+    EXPECT_EQ(read_file(folder_ / "mine" / "CMakeLists.txt"), build);
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "mine" / "muse_dispatch.h"));
+  }
+}
+
 TEST_F(SweptCli, FewerPipelinesAreEmittedWhereThatIsAskedFor) {
   const json all = json::parse(tune({"emit", "--json"}).out);
   EXPECT_GT(all["pipelines"], 0);
@@ -336,13 +357,13 @@ TEST_F(SweptCli, FewerPipelinesAreEmittedWhereThatIsAskedFor) {
   EXPECT_EQ(none["regret"]["worst_pct"], 0) << none;
   const json base = json::parse(tune({"emit", "--json", "--max-variants", "1"}).out);
   EXPECT_EQ(base["pipelines"], 1) << base;
-  const json evidence = json::parse(read_file(folder_ / "muse_dispatch.json"));
+  const json evidence = json::parse(read_file(folder_ / "muse_dispatch" / "muse_dispatch.json"));
   for (const json& entry : evidence["entries"]) EXPECT_EQ(entry["pipeline"], base["base"]);
   EXPECT_EQ(evidence["header_hash"], base["hash"]);
   if (base["regret"]["worst_pct"] > 0) {
-    const std::string before = read_file(folder_ / "muse_dispatch.h");
+    const std::string before = read_file(folder_ / "muse_dispatch" / "muse_dispatch.h");
     expect_refused({"emit", "--max-variants", "1", "--max-regret", "0"}, 4, "--max-regret");
-    EXPECT_EQ(read_file(folder_ / "muse_dispatch.h"), before);
+    EXPECT_EQ(read_file(folder_ / "muse_dispatch" / "muse_dispatch.h"), before);
   }
   expect_refused({"emit", "--max-variants", "0"}, 2, "--max-variants");
   expect_refused({"emit", "--max-regret", "-1"}, 2, "--max-regret");

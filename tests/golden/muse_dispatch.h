@@ -2,12 +2,12 @@
 // Generated: which pipeline of kernels serves which shape, with the evidence. Do not edit.
 // C++17, no allocation, no dependency.
 #ifdef MUSE_DISPATCH_H_
-#ifndef MUSE_DISPATCH_TABLE_df12a7ed6d83303e50d4293fea234219
+#ifndef MUSE_DISPATCH_TABLE_efe78aa0adaa098a6eb5e5d53624bf63
 #error "two dispatch tables meet in one unit: include the one that belongs to this build"
 #endif
 #else
 #define MUSE_DISPATCH_H_
-#define MUSE_DISPATCH_TABLE_df12a7ed6d83303e50d4293fea234219
+#define MUSE_DISPATCH_TABLE_efe78aa0adaa098a6eb5e5d53624bf63
 
 #if defined(MUSE_DISPATCH_FORMAT) && MUSE_DISPATCH_FORMAT != 2
 #error "dispatch tables are read in another format in this unit: emit again with the muse-tune of this build"
@@ -628,6 +628,12 @@ inline constexpr VariantAbi kVariants[] = {
     {"fused/vector", 2, "bb"},
     {"prepare/scalar", 1, "aa"},
 };
+
+// The same for the linker: the library's variant_<stage>_<stem> of each.
+#define MUSE_DISPATCH_VARIANTS(X) \
+  X(attention, vector) \
+  X(fused, vector) \
+  X(prepare, scalar)
 
 #ifdef MUSE_DISPATCH_SOURCE_HASH
 static_assert(detail::same_text(kSourceHash, MUSE_DISPATCH_SOURCE_HASH),

@@ -50,6 +50,7 @@ TEST(EmitKernels, NamesEveryKernelOnceInOneOrder) {
     kernels += chain[0].variant->entries.size();
   }
   EXPECT_EQ(count(text, "reinterpret_cast<const void*>"), kernels);
+  EXPECT_EQ(count(text, "#include \"variants/runtime/linked_table.h\""), 1u);
 }
 
 TEST(EmitKernels, KeepsTwoConfigurationsOfOneVariantApart) {

@@ -25,6 +25,8 @@
 #include <random>
 #include <sstream>
 
+#include "tuner/emit_build.h"
+
 namespace muse::tuner {
 namespace {
 
@@ -441,6 +443,35 @@ TEST(Emit, MatchesTheGoldenHeader) {
   }
   EXPECT_EQ(header, read(kGolden)) << "MUSE_UPDATE_GOLDEN=1 rewrites " << kGolden;
   EXPECT_EQ(json, read(kGoldenJson)) << "MUSE_UPDATE_GOLDEN=1 rewrites " << kGoldenJson;
+}
+
+TEST(Emit, ListsItsVariantsForTheLinkerWhereEveryNameIsOneOfCpp) {
+  DispatchTable table = sample_table();
+  EXPECT_NE(dispatch_header(table).find("#define MUSE_DISPATCH_VARIANTS(X) \\\n"
+                                        "  X(attention, vector) \\\n  X(fused, vector) \\\n"
+                                        "  X(prepare, scalar)\n"),
+            std::string::npos);
+  table.variants = {{"gate/class", 1, "aa"}, {"gate/3stage", 1, "bb"}};
+  EXPECT_NE(dispatch_header(table).find("X(gate, 3stage) \\\n  X(gate, class)\n"),
+            std::string::npos)
+      << "as a part of a longer name each of them is one";
+  for (const char* name : {"gate/a-b", "gate/a.b", "gate/two words", "gate", "gate/", "gate/a/b",
+                           "gate/gr\xc3\xb6", "gate/a\"b", "gate/a\\"}) {
+    table.variants = {{"gate/good", 1, "aa"}, {name, 1, "bb"}};
+    EXPECT_EQ(dispatch_header(table).find("MUSE_DISPATCH_VARIANTS"), std::string::npos) << name;
+  }
+}
+
+TEST(Emit, ItsBuildNamesTheLanguagesOfTheTarget) {
+  DispatchTable table = sample_table();
+  EXPECT_NE(build_text(table, "1.2.3").find("project(muse_dispatch LANGUAGES CXX)\n"),
+            std::string::npos);
+  EXPECT_NE(build_text(table, "1.2.3").find("find_package(muse_tune 1.2.3 REQUIRED)\n"),
+            std::string::npos);
+  EXPECT_TRUE(is_emitted_build(build_text(table, "1.2.3")));
+  EXPECT_FALSE(is_emitted_build("project(other)\n" + build_text(table, "1.2.3")));
+  table.device.host = false;
+  EXPECT_NE(build_text(table, "1.2.3").find("LANGUAGES CXX CUDA)\n"), std::string::npos);
 }
 
 TEST(Emit, TheJsonHasEachShapeThatWasHeldOut) {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// emit: the winners of a run as a dispatch header with its kernels and its evidence.
+// emit: the winners of a run as a folder that production builds: a dispatch header, its kernels,
+// its evidence and a CMakeLists.txt.
 #include "tuner/emit.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <optional>
 #include <set>
@@ -15,6 +17,7 @@
 #include "tuner/commands/command.h"
 #include "tuner/commands/held_out.h"
 #include "tuner/dispatch_rows.h"
+#include "tuner/emit_build.h"
 #include "tuner/emit_kernels.h"
 #include "tuner/records.h"
 #include "tuner/stored_selection.h"
@@ -23,7 +26,7 @@ namespace muse::tuner {
 namespace {
 
 struct Options {
-  std::string database = "muse-tune.db", out = ".", regime, held_out;
+  std::string database = "muse-tune.db", out = "muse_dispatch", regime, held_out;
   int64_t run = 0;
   int64_t max_variants = 0;                              ///< 0 = as many as there are
   double max_regret_pct = -1, max_mean_regret_pct = -1;  ///< negative = any
@@ -161,25 +164,49 @@ Spec spec_of(const db::RunRow& run) {
                                                            run.id, parsed.error().front().text()));
 }
 
+/// The four files of a folder.
 struct Written {
-  std::filesystem::path header, kernels, json;
-  std::string hash;  ///< of the header
+  std::filesystem::path header, kernels, json, build;
+  std::string hash = {};  ///< of the header
+
+  explicit Written(const std::filesystem::path& folder)
+      : header(folder / "muse_dispatch.h"),
+        kernels(folder / "muse_kernels.cu"),
+        json(folder / "muse_dispatch.json"),
+        build(folder / "CMakeLists.txt") {}
+  /// In the order of writing. The header last: where it is new, what it names is there.
+  std::vector<std::filesystem::path> files() const { return {kernels, json, build, header}; }
 };
 
-Written write(const Options& options, const DispatchTable& table,
-              const std::vector<Chain>& chains) {
-  const std::filesystem::path folder = options.out;
-  const std::string text = dispatch_header(table);
-  const Written written{folder / "muse_dispatch.h", folder / "muse_kernels.cu",
-                        folder / "muse_dispatch.json", hash_hex(text)};
-  for (const auto& file : {written.header, written.kernels, written.json}) {
+/// Throws where a file of the folder is somebody else's.
+void refuse_what_others_wrote(const Options& options) {
+  const Written written(options.out);
+  for (const auto& file : written.files()) {
     refuse_database(file, options.database);
     if (!options.held_out.empty()) refuse_database(file, options.held_out);
   }
-  make_folder(folder);
-  // The header last: where it is new, what it names is there.
+  std::ifstream build(written.build);
+  std::string first;
+  if (!build || (std::getline(build, first) && is_emitted_build(first))) return;
+  throw CommandError(
+      ExitCode::kUsage,
+      fmt::format(
+          "--out {}: its CMakeLists.txt was not written by emit, which "
+          "writes one; choose another folder, e.g. {}; no file was touched",
+          printable(options.out),
+          printable(
+              (std::filesystem::path(options.out) / "muse_dispatch").lexically_normal().string())));
+}
+
+Written write(const Options& options, const DispatchTable& table,
+              const std::vector<Chain>& chains) {
+  const std::string text = dispatch_header(table);
+  Written written(options.out);
+  written.hash = hash_hex(text);
+  make_folder(options.out);
   db::write_atomically(written.kernels, kernels_source(chains));
   db::write_atomically(written.json, dispatch_json(table, written.hash));
+  db::write_atomically(written.build, build_text(table, build_info().version));
   db::write_atomically(written.header, text);
   return written;
 }
@@ -213,6 +240,7 @@ void tell(const Options& options, const db::RunRow& run, const Written& written,
                           {"file", written.header.string()},
                           {"kernels", written.kernels.string()},
                           {"evidence", written.json.string()},
+                          {"build", written.build.string()},
                           {"hash", written.hash},
                           {"rows", table.rows.size()},
                           {"captured_rows", table.captured.size()},
@@ -225,7 +253,7 @@ void tell(const Options& options, const db::RunRow& run, const Written& written,
     print_json("emit", std::move(fields));
     return;
   }
-  for (const auto& file : {written.header, written.kernels, written.json}) {
+  for (const auto& file : {written.header, written.kernels, written.json, written.build}) {
     print(file.string() + "\n");
   }
   say(
@@ -251,6 +279,7 @@ void warn(const db::RunRow& run, const std::vector<std::string>& changed) {
 }
 
 ExitCode run(const Options& options) {
+  refuse_what_others_wrote(options);
   db::Store store = db::Store::open(options.database, db::Open::kWrite);
   const db::RunRow chosen = find_run(store, options.run, options.database);
   const Spec spec = spec_of(chosen);
@@ -277,11 +306,11 @@ ExitCode run(const Options& options) {
 }  // namespace
 
 Command emit_command() {
-  return {"emit", "Write the winners as a dispatch header, and their kernels", [](CLI::App& app) {
+  return {"emit", "Write the winners as a folder that production builds", [](CLI::App& app) {
             auto options = std::make_shared<Options>();
             add_database(app, options->database);
             app.add_option("--out", options->out,
-                           "Folder for muse_dispatch.h, .json and muse_kernels.cu")
+                           "Folder for muse_dispatch.h, .json, muse_kernels.cu and CMakeLists.txt")
                 ->capture_default_str();
             app.add_option("--run", options->run, "Run number; default: the last");
             app.add_option("--regime", options->regime, "Default: the config's dispatch.regime")
