@@ -10,6 +10,10 @@ namespace muse::bench {
 /// std::unordered_map and a walk over all rows; allocations are counted.
 void register_lookup();
 
+/// Runs through the C interface beside the bare launches of the same steps, and making a plan: on a
+/// Hopper GPU where there is one, else on the host.
+void register_runtime();
+
 /// Round insertion, plan expansion, config parsing, bootstrap. `source_dir` holds
 /// configs/.
 void register_harness(const std::string& source_dir);

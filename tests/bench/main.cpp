@@ -81,6 +81,7 @@ int main(int argc, char** argv) try {
     muse::bench::register_pipelines(options.pipelines, options.cache);
   } else if (options.candidates.empty()) {
     muse::bench::register_lookup();
+    muse::bench::register_runtime();
     muse::bench::register_harness(MUSE_SOURCE_DIR);
   }
   for (const std::string& candidate : options.candidates) {

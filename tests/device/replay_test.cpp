@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/fakes/chain.h"
 #include "tests/fakes/command.h"
 #include "tuner/arena.h"
 #include "tuner/backend.h"
@@ -40,26 +41,6 @@ const std::vector<Step> kSteps = {
     {"prepare/fused + attention/swapped", 2, true},
     {"prepare/fused + attention/async_ring + combine/gated", 8, true},
     {"prepare/fused + attention/mma + combine/separate + gate/separate", 8, true}};
-
-/// The chain of that text, in which tunables that are not named have their defaults.
-Chain chain_of(std::string text) {
-  std::string whole;
-  while (!text.empty()) {
-    const size_t plus = text.find(" + ");
-    const std::string part = text.substr(0, plus);
-    text = plus == std::string::npos ? "" : text.substr(plus + 3);
-    const size_t colon = part.find(':');
-    Candidate candidate = Registry::global().parse_candidate(part.substr(0, colon)).value();
-    std::string values = colon == std::string::npos ? "" : part.substr(colon + 1);
-    while (!values.empty()) {
-      const size_t equals = values.find('='), comma = values.find(',');
-      candidate.configuration[values.substr(0, equals)] = std::stoll(values.substr(equals + 1));
-      values = comma == std::string::npos ? "" : values.substr(comma + 1);
-    }
-    whole += (whole.empty() ? "" : " + ") + key(candidate);
-  }
-  return Registry::global().parse_chain(whole).value();
-}
 
 Shape shape_of(int64_t q_len, int64_t page_size, int64_t window, int64_t capacity,
                std::vector<int64_t> contexts) {
@@ -94,7 +75,7 @@ class Replays : public ::testing::Test {
     ASSERT_TRUE(toolkit) << toolkit.error();
     std::vector<Candidate> all;
     for (const Step& step : kSteps) {
-      chains_.push_back(chain_of(step.chain));
+      chains_.push_back(fakes::chain_of(step.chain));
       all.insert(all.end(), chains_.back().begin(), chains_.back().end());
     }
     const auto results = compile_all(all, *toolkit,
@@ -192,7 +173,7 @@ State state_of(Backend& backend, const Inputs& inputs, BoundStep& step) {
 TEST(ReplayedSteps, AreLegal) {
   const Problem problem = shape_of(1, 1, 0, 1024, {1024}).problem;
   for (const Step& step : kSteps) {
-    const Support joined = joins(problem, chain_of(step.chain));
+    const Support joined = joins(problem, fakes::chain_of(step.chain));
     EXPECT_TRUE(joined.ok()) << step.chain << ": " << joined.reason;
   }
 }
