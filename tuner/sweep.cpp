@@ -13,12 +13,10 @@
 #include "profiler/nvtx.h"
 #include "tuner/pace.h"
 #include "tuner/shortlist.h"
+#include "tuner/step_races.h"
 
 namespace muse::tuner {
 namespace {
-
-/// Pipelines that are measured for each of pipelines.top_k, ways of launching them apart.
-constexpr size_t kPipelinesPerRank = 4;
 
 // The part of a chain that covers exactly the span; empty where its candidates do not end there.
 Chain part_of(const Chain& chain, Span span) {
@@ -60,7 +58,8 @@ class Sweeper {
         runner_(records, measurer, options.seed, [this] { return keep_on(); }),
         settler_(spec, hello, options.seed + static_cast<uint64_t>(options.repetition - 1),
                  options.fresh, records, runner_,
-                 [this](const RaceGroup& group) { calibrate(group); }) {}
+                 [this](const RaceGroup& group) { calibrate(group); }),
+        steps_(plan, spec, hello, options.incumbents, records, settler_) {}
 
   SweepResult run();
 
@@ -71,8 +70,6 @@ class Sweeper {
   void store_skipped(size_t shape, profiler::Regime regime);
   std::vector<Candidate> planned(size_t shape, profiler::Regime regime) const;
   std::set<Span> spans(size_t shape, profiler::Regime regime) const;
-  std::vector<Chain> pipelines(const RaceGroup& group, const std::vector<Candidate>& candidates,
-                               const Shortlist& best);
   std::optional<std::vector<Chain>> search_span(const RaceGroup& group, std::vector<Chain> chains,
                                                 const Chain& base, const Chain& feeder);
   void begin_part(Span span) { pace_.begin(std::string(name(span)), progress_.elapsed_s()); }
@@ -82,6 +79,7 @@ class Sweeper {
                               const std::vector<Candidate>& candidates) const;
   void count_trials();
   void sweep_shape(size_t shape, profiler::Regime regime);
+  void race_siblings();
   bool sweep_span(const RaceGroup& group, const std::vector<Candidate>& candidates,
                   Shortlist& best);
 
@@ -94,6 +92,8 @@ class Sweeper {
   ProgressLine& progress_;
   RaceRunner runner_;
   Settler settler_;
+  StepRaces steps_;
+  std::vector<size_t> step_winners_;  ///< of each step its place in result_.winners
   SweepResult result_;
   Pace pace_;
   bool calibrated_ = false;
@@ -283,30 +283,6 @@ bool Sweeper::sweep_span(const RaceGroup& group, const std::vector<Candidate>& c
   return true;
 }
 
-// Those to measure: whole-step candidates, and of all that can be composed those worth a race.
-// What the stages of each take is stored.
-std::vector<Chain> Sweeper::pipelines(const RaceGroup& group,
-                                      const std::vector<Candidate>& candidates,
-                                      const Shortlist& best) {
-  const auto ways = [&](const std::vector<Chain>& chains) {
-    return with_launch_ways(chains, spec_.pipelines.pdl, group.shape.problem, hello_.device_class);
-  };
-  const std::vector<Composed> composed = best.pipelines(group.shape.problem);
-  records_.store().transaction([&] {
-    for (const Composed& one : composed) {
-      if (!std::isfinite(one.stage_sum_ns)) continue;
-      for (const Chain& chain : ways({one.chain})) {
-        records_.add_stage_sum(chain, group, one.stage_sum_ns);
-      }
-    }
-  });
-  std::vector<Chain> chosen = worth_racing(composed, kPipelinesPerRank * spec_.pipelines.top_k);
-  for (const Candidate& c : candidates) {
-    if (c.span() == kWholeStep) chosen.push_back({c});
-  }
-  return ways(chosen);
-}
-
 void Sweeper::sweep_shape(size_t shape, profiler::Regime regime) {
   calibrated_ = false;
   store_skipped(shape, regime);
@@ -321,10 +297,27 @@ void Sweeper::sweep_shape(size_t shape, profiler::Regime regime) {
   }
   begin_part(kWholeStep);
   group.span = kWholeStep;
-  const std::optional<Settled> settled =
-      settler_.settle(group, pipelines(group, candidates, best), plan_.base, {});
-  if (settled) result_.winners.push_back(settled->winner);
+  if (const std::optional<Winner> winner = steps_.settle(group, candidates, best)) {
+    step_winners_.push_back(result_.winners.size());
+    result_.winners.push_back(*winner);
+  }
   pace_.end(progress_.elapsed_s());
+}
+
+// Of what has raced before, only the decision is new.
+void Sweeper::race_siblings() {
+  const auto before = [this] {
+    calibrated_ = false;
+    return !stopped();
+  };
+  steps_.race_siblings(before, [this](const StepRaces::Again& again) {
+    result_.winners[step_winners_[again.step]] = again.winner;
+    const Tally tally = settler_.take_tally();
+    for (const db::Id id : again.added) {
+      ++result_.outcomes[tally.outcomes.at(id)];
+      result_.measured += tally.measured.contains(id) ? 1 : 0;
+    }
+  });
 }
 
 // Trials belong to one shape and regime: once that is done, their numbers are all that is kept.
@@ -358,6 +351,7 @@ SweepResult Sweeper::run() {
       count_trials();
     }
   }
+  race_siblings();
   stopped();  // a stop during the last race counts
   result_.cost = runner_.cost();
   result_.cost.wall_s = progress_.elapsed_s() - began_s;

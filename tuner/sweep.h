@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tuner/challengers.h"
 #include "tuner/console.h"
 #include "tuner/kernels.h"
 #include "tuner/measurer.h"
@@ -41,6 +42,8 @@ struct SweepOptions {
   int repetition = 1;                             ///< each orders its rounds in its own way
   bool fresh = false;                             ///< times all of it anew, whatever is stored
   NotCompiledMap not_compiled;                    ///< candidates that have no kernels
+  /// What these answer for a shape races there, whatever its spans bring up.
+  std::vector<Incumbent> incumbents;
 };
 
 /// Runs the plan with one worker and stores everything. A stop or an empty budget ends it between
