@@ -3,13 +3,16 @@
 #include "tuner/sweep.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
 
 #include "tuner/agreement.h"
 #include "tuner/commands/command.h"
+#include "tuner/commands/emitted.h"
 #include "tuner/commands/measuring.h"
+#include "tuner/held_out.h"
 
 namespace muse::tuner {
 namespace {
@@ -18,7 +21,8 @@ struct Options : SelectionOptions {
   std::string database = "muse-tune.db", timer, deadline = "2s";
   std::optional<std::string> budget;
   std::string seed;
-  int repeat = 0;  ///< 0: measure what the database does not know
+  std::vector<std::string> incumbents;  ///< folders that emit has written
+  int repeat = 0;                       ///< 0: measure what the database does not know
   bool json = false, quiet = false, any_build = false;
 };
 
@@ -153,8 +157,11 @@ struct Prepared {
   // What selects trials belongs to the run's identity: another filter is another run.
   std::string command(int repetition) const {
     return fmt::format(
-        "muse-tune sweep {} --target {} --timer {} --seed {}{}{}{}{}", options.config, target.name,
-        profiler::name(started.timer), sweep.seed,
+        "muse-tune sweep {} --target {} --timer {} --seed {}{}{}{}{}{}", options.config,
+        target.name, profiler::name(started.timer), sweep.seed,
+        options.incumbents.empty()
+            ? ""
+            : fmt::format(" --incumbent {}", fmt::join(options.incumbents, " --incumbent ")),
         options.stage.empty() ? "" : " --stage " + options.stage,
         options.variant_glob.empty() ? "" : " --variant " + options.variant_glob,
         options.shape_glob.empty() ? "" : " --shape " + options.shape_glob,
@@ -168,6 +175,26 @@ struct Prepared {
             .base = key(plan.base)};
   }
 };
+
+/// The tables of --incumbent with what they are worth here.
+std::vector<Incumbent> incumbents(const std::vector<std::string>& folders,
+                                  std::vector<DispatchTable> tables, const Hello& hello) {
+  std::vector<Incumbent> all;
+  for (size_t i = 0; i < tables.size(); ++i) {
+    DispatchTable& table = tables[i];
+    const dispatch::Guard guard = dispatch::guard(lookup_device(table.device, table.toolkit),
+                                                  lookup_device(hello.device_class, hello.toolkit));
+    if (guard == dispatch::Guard::kForeign) {
+      throw CommandError(
+          ExitCode::kNotComparable,
+          fmt::format("--incumbent {}: the table is of another device class ({}) "
+                      "than this one ({}), and answers nothing here",
+                      printable(folders[i]), text(table.device), text(hello.device_class)));
+    }
+    all.push_back({std::move(table), guard});
+  }
+  return all;
+}
 
 struct Swept {
   db::Id run;
@@ -280,6 +307,8 @@ ExitCode run(const Options& options) {
   const std::atomic<int>& stop_signal = catch_stops();
   require_release_build(options.any_build);
   const Spec spec = load_config(options.config);
+  std::vector<DispatchTable> tables;
+  for (const std::string& folder : options.incumbents) tables.push_back(read_emitted(folder));
   SweepOptions sweep_options{.seed = parse_seed(options.seed, spec.measure.seed),
                              .budget = std::nullopt,
                              .stop_signal = &stop_signal};
@@ -312,6 +341,7 @@ ExitCode run(const Options& options) {
   std::optional<StartedWorker> started = start_worker(worker, timer);
   if (!started) return exit_code(SweepResult{.stop_signal = stop_signal});
   ProgressLine& progress = line.emplace(!options.quiet);
+  sweep_options.incumbents = incumbents(options.incumbents, std::move(tables), started->hello);
   Prepared prepared{options,  spec,  *plan,         target,  toolchain,
                     *started, store, sweep_options, progress};
   const int first = first_repetition(prepared);
@@ -345,6 +375,10 @@ Command sweep_command() {
         app.add_option("--repeat", options->repeat,
                        "Time all of it anew, that many times, and say how far the runs agree")
             ->check(CLI::Range(1, 100));
+        app.add_option("--incumbent", options->incumbents,
+                       "Folder that emit has written: what its tables answer races, too")
+            ->type_name("DIR")
+            ->allow_extra_args(false);
         app.add_flag("--quiet", options->quiet, "No progress");
         app.add_flag("--any-build", options->any_build, "Sweep with a build that is no Release");
         add_json(app, options->json);
