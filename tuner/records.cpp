@@ -145,13 +145,20 @@ std::vector<db::RunRow> like_runs(const db::Store& store, const Spec& spec, cons
   return like;
 }
 
+std::vector<db::RunRow> runs_cut_short(const db::Store& store, const Spec& spec, const Hello& hello,
+                                       const RunIdentity& identity) {
+  std::vector<db::RunRow> like = like_runs(store, spec, hello, identity);
+  const auto whole = std::find_if(like.rbegin(), like.rend(),
+                                  [](const db::RunRow& run) { return run.status == "complete"; });
+  like.erase(like.begin(), whole.base());
+  if (!std::all_of(like.begin(), like.end(), owner_is_gone)) return {};
+  return like;
+}
+
 std::optional<db::RunRow> resumable_run(const db::Store& store, const Spec& spec,
                                         const Hello& hello, const RunIdentity& identity) {
-  const std::optional<db::RunRow> last = store.last_run();
-  const std::vector<db::RunRow> like = like_runs(store, spec, hello, identity);
-  if (!last || like.empty() || like.back().id != last->id) return std::nullopt;
-  if (last->status == "complete" || !owner_is_gone(*last)) return std::nullopt;
-  return last;
+  const std::vector<db::RunRow> cut_short = runs_cut_short(store, spec, hello, identity);
+  return cut_short.empty() ? std::nullopt : std::optional(cut_short.back());
 }
 
 Records::Records(db::Store& store, const Spec& spec, const Hello& hello,
@@ -160,8 +167,11 @@ Records::Records(db::Store& store, const Spec& spec, const Hello& hello,
   store_.transaction([&] {
     device_ = store_.upsert(device_row(hello));
     build_ = store_.upsert(build_row());
-    if (const auto last = resumable_run(store_, spec, hello, identity)) {
-      run_ = last->id;
+    const std::vector<db::RunRow> cut_short = runs_cut_short(store_, spec, hello, identity);
+    for (const db::RunRow& run : cut_short) continued_.insert(run.id);
+    // Where another run came between, a new one goes on: the last run is what commands look at.
+    if (!cut_short.empty() && cut_short.back().id == store_.last_run()->id) {
+      run_ = cut_short.back().id;
       resumed_ = true;
       store_.resume_run(run_, environment().dump());
       return;

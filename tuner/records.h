@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -60,12 +61,15 @@ bool owner_is_gone(const db::RunRow& run);
 
 class Records {
  public:
-  /// Starts a run, or goes on with the last one of the same config, seed, device and code if that
-  /// was cut short and its process is gone.
+  /// Starts a run, or goes on with the file's last one where that is of the same config, seed,
+  /// device and code, was cut short and its process is gone.
   Records(db::Store& store, const Spec& spec, const Hello& hello, const RunIdentity& identity);
 
   db::Id run() const { return run_; }
   bool resumed() const { return resumed_; }
+  /// What that run left unfinished is this one's to go on with: its own, and what like runs that
+  /// were cut short left where others came between.
+  bool goes_on(db::Id run) const { return run == run_ || continued_.contains(run); }
   db::Store& store() { return store_; }
 
   /// The trial's row, made if it is new; linked to this run.
@@ -117,6 +121,7 @@ class Records {
   std::string timer_;
   db::Id device_ = 0, build_ = 0, run_ = 0;
   bool resumed_ = false;
+  std::set<db::Id> continued_;  ///< runs whose unfinished races it goes on with
   uint64_t seed_ = 1;
   std::map<std::string, db::Id> problems_, candidates_;
   std::map<db::Id, int64_t> next_number_;
@@ -125,7 +130,11 @@ class Records {
 /// Runs of the same config, command and seed by this build on this device, oldest first.
 std::vector<db::RunRow> like_runs(const db::Store& store, const Spec& spec, const Hello& hello,
                                   const RunIdentity& identity);
-/// The last run of the file, where it is one of these, was cut short and its process is gone.
+/// Those of them since the last one that came to its end, oldest first. None where the process of
+/// one is still there: what is unfinished is then its.
+std::vector<db::RunRow> runs_cut_short(const db::Store& store, const Spec& spec, const Hello& hello,
+                                       const RunIdentity& identity);
+/// The last of those.
 std::optional<db::RunRow> resumable_run(const db::Store& store, const Spec& spec,
                                         const Hello& hello, const RunIdentity& identity);
 

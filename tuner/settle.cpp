@@ -15,6 +15,9 @@ namespace {
 /// Rounds of a scout: enough that one outlier moves no median far.
 constexpr int kScoutRounds = 4;
 
+/// Two widths that are the same number, read twice.
+constexpr double kSameRule = 1e-9;
+
 /// Who is that far behind is not worth a word.
 constexpr double kFarBehindPct = 1e6;
 
@@ -90,15 +93,17 @@ const StoredRace* standing_race(const std::vector<StoredRace>& races,
   return best;
 }
 
-// The newest race that ranks everybody wanted, is led by one of them and had the same base.
+// The newest race that ranks everybody wanted, is led by one of them, had the same base and is
+// decided as closely as asked for.
 const StoredRace* deciding_race(const std::vector<StoredRace>& races,
-                                const std::vector<Entrant>& entrants) {
+                                const std::vector<Entrant>& entrants, double half_width_pct) {
   const std::vector<db::Id> wanted = ids(entrants);
   const Entrant* base = find_base(entrants);
   for (size_t at = 0; at < races.size(); ++at) {
     const StoredRace& race = races[at];
     const db::Id raced_base = race.base < 0 ? 0 : race.trials[race.base];
     if (!is_led_by(race, wanted) || raced_base != (base == nullptr ? 0 : base->trial.id)) continue;
+    if (!is_settled_at(race, half_width_pct)) continue;
     const std::set<db::Id> ranked = ranked_by(races, at);
     if (std::all_of(wanted.begin(), wanted.end(), [&](db::Id id) { return ranked.contains(id); })) {
       return &race;
@@ -145,6 +150,23 @@ std::vector<Settled::Ranked> ranking(const StoredRace& stored, const std::vector
 }
 
 }  // namespace
+
+bool is_settled_at(const StoredRace& stored, double half_width_pct) {
+  if (stored.rules.half_width_pct <= half_width_pct * (1 + kSameRule)) return true;
+  std::vector<Samples> all;
+  for (const int i : deciding_entrants(stored, stored.trials)) {
+    all.emplace_back(stored.race.samples(i));
+  }
+  const int leader = leader_of(all);
+  if (leader < 0) return true;  // more rounds of nothing tell nothing
+  const double tolerance_ns =
+      std::max(half_width_pct / 100 * leading_median(all, leader), stored.rules.step_ns);
+  const std::vector<Gap> gaps = tuner::gaps(all, leader, tolerance_ns, stored.rules.step_ns);
+  for (size_t i = 0; i < gaps.size(); ++i) {
+    if (static_cast<int>(i) != leader && !gaps[i].settled(tolerance_ns)) return false;
+  }
+  return true;
+}
 
 uint64_t group_seed(uint64_t seed, const RaceGroup& group) {
   const std::string text =
@@ -258,7 +280,7 @@ std::vector<Entrant> Settler::newcomers(const RaceGroup& group,
 std::vector<StoredRace> Settler::usable_races(const RaceGroup& group) const {
   std::vector<StoredRace> races = records_.races(group);
   if (fresh_) {
-    std::erase_if(races, [&](const StoredRace& r) { return r.row.run_id != records_.run(); });
+    std::erase_if(races, [&](const StoredRace& r) { return !records_.goes_on(r.row.run_id); });
   }
   return races;
 }
@@ -266,7 +288,7 @@ std::vector<StoredRace> Settler::usable_races(const RaceGroup& group) const {
 // Stored samples decide where they can; a race that was cut off goes on; else a fresh one is run.
 std::optional<StoredRace> Settler::decide(const RaceGroup& group, std::vector<Entrant>& entrants) {
   std::vector<StoredRace> races = usable_races(group);
-  if (const StoredRace* decided = deciding_race(races, entrants)) {
+  if (const StoredRace* decided = deciding_race(races, entrants, spec_.measure.half_width_pct)) {
     // A run that goes on after a stop has measured these itself.
     if (decided->row.run_id == records_.run()) {
       for (const Entrant& entrant : entrants) tally_.reused.erase(entrant.trial.id);
@@ -276,7 +298,7 @@ std::optional<StoredRace> Settler::decide(const RaceGroup& group, std::vector<En
   std::vector<Entrant> racing;
   std::optional<StoredRace> unfinished;
   for (StoredRace& race : races) {
-    if (race.row.status != kRunningRace || race.row.run_id != records_.run()) continue;
+    if (race.row.status != kRunningRace || !records_.goes_on(race.row.run_id)) continue;
     racing = entrants_of(race, entrants);
     if (racing.empty()) continue;
     unfinished = std::move(race);
@@ -371,7 +393,7 @@ std::optional<StoredRace> Settler::scout_race(const RaceGroup& group,
     if (race.row.status == kScoutRace && is_within(valid, raced) && is_within(raced, batch)) {
       return std::move(race);
     }
-    if (race.row.status != kScoutingRace || race.row.run_id != records_.run()) continue;
+    if (race.row.status != kScoutingRace || !records_.goes_on(race.row.run_id)) continue;
     if (std::vector<Entrant> same = entrants_of(race, entrants); !same.empty()) {
       racing = std::move(same);
       unfinished = std::move(race);

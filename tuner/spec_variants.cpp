@@ -81,14 +81,22 @@ void read_values(const YamlKey& key, const YamlNode& node,
   });
 }
 
-void read_tunables(const YamlNode& node, const std::vector<const Variant*>& variants,
-                   VariantRules& rules, DiagnosticLog& log) {
+void read_tunables(const YamlNode& node, const Registry& registry,
+                   const std::vector<const Variant*>& variants, VariantRules& rules,
+                   DiagnosticLog& log) {
   if (!expect(node, NodeKind::kMap, "tunables", log)) return;
   for (size_t i = 0; i < node.keys.size(); ++i) {
     TunableOverride override{node.keys[i].text, {}, node.keys[i].mark};
     std::vector<const Variant*> matched;
     for (const Variant* variant : variants)
       if (glob_match(override.glob, variant->name)) matched.push_back(variant);
+    if (matched.empty() && !registry.match(override.glob).empty()) {
+      log.error(override.mark,
+                fmt::format("{} matches no included variant: add it to variants.include, or leave "
+                            "its tunables out",
+                            in_quotes(override.glob)));
+      continue;
+    }
     if (matched.empty()) {
       unknown_word(override.mark, "variant", override.glob, possible_globs(variants), log);
       continue;
@@ -208,7 +216,7 @@ VariantRules read_variants(const YamlNode* node, const Registry& registry, Diagn
   const auto variants = included(rules, registry);
   if (variants.empty()) return rules;
   if (const YamlNode* tunables = section.find("tunables"))
-    read_tunables(*tunables, variants, rules, log);
+    read_tunables(*tunables, registry, variants, rules, log);
   if (const YamlNode* constraints = section.find("constraints"))
     read_constraints(*constraints, variants, rules, log);
   const bool nothing = std::all_of(variants.begin(), variants.end(), [&](const Variant* variant) {

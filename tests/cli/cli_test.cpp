@@ -185,6 +185,11 @@ TEST_F(Cli, RefusesFiltersThatKeepNothing) {
   expect_refused({"plan", "tiny.yaml", "--target", "gpu"}, 2, "auto, host or cuda:N");
   expect_refused({"sweep", "tiny.yaml", "--target", "host", "--timer", "cupti"}, 2, "no timer");
   expect_refused({"sweep", "tiny.yaml", "--target", "host", "--budget", "10"}, 2, "duration");
+  expect_refused({"sweep", "tiny.yaml", "--target", "host", "--budget", ""}, 2, "not a duration");
+  for (const char* huge : {"9999999999h", "10000000000000000000000000000000000000000h"}) {
+    expect_refused({"sweep", "tiny.yaml", "--target", "host", "--budget", huge}, 2,
+                   "longer than a year");
+  }
   for (const char* seed : {"-1", "18446744073709551616", "1e3", "x"}) {
     expect_refused({"sweep", "tiny.yaml", "--target", "host", "--seed", seed}, 2, "not a seed");
   }

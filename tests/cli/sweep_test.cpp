@@ -331,6 +331,10 @@ TEST_F(Sweep, LosesNothingToKills) {
     const auto stored = static_cast<int64_t>(store.table("round").rows.size());
     EXPECT_GE(stored, rounds) << "a stored round is gone";
     rounds = stored;
+    if (rounds == 0) continue;
+    const CommandResult status =
+        fakes::run_command({MUSE_TUNE, "status", "--db", "killed.db", "--json"}, options());
+    EXPECT_EQ(json::parse(status.out)["runs"].back()["status"], "killed") << "nobody is left";
   }
   EXPECT_GE(kills, 3);
   EXPECT_GT(rounds, 0);

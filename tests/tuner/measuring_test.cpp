@@ -495,6 +495,44 @@ TEST_F(Measuring, ARepetitionGoesOnOnlyWhereItIsTheSameInEveryWay) {
   EXPECT_EQ(found("sweep --repeat 2/2", other), 0) << "another device";
 }
 
+TEST_F(Measuring, RoundsOfAKilledRunAreNotRacedAgainWhereAnotherRunCameBetween) {
+  Settings settings;
+  fakes::MockMeasurer whole(best_by(0.02));
+  settings.database = "whole.db";
+  const Swept expected = sweep(whole, settings);
+  settings.database = "a.db";
+  fakes::MockMeasurer cut(best_by(0.02));
+  cut.stop_at = whole.requests - 2;
+  const Swept first = sweep(cut, settings);
+  orphan();
+  Settings between = settings;
+  between.command = "another sweep";
+  between.shapes =
+      "  - {batch: 4, q_len: 1, window: 0, rope_theta: 0, context: 4096, pool_bytes: 1MiB}\n";
+  const Swept other = sweep(best_by(0.02), between);
+  cut.stop_at = -1;
+  cut.stop = 0;
+  const Swept rest = sweep(cut, settings);
+  EXPECT_FALSE(rest.resumed) << "the last run of the file is what other commands look at";
+  EXPECT_GT(rest.run, other.run);
+  EXPECT_EQ(first.result.rounds + rest.result.rounds, expected.result.rounds);
+  EXPECT_EQ(rest.winner("attention").chain, expected.winner("attention").chain);
+}
+
+TEST_F(Measuring, ACloserRuleRacesOnAmongThoseThatCouldNotBeToldApart) {
+  Script noisy = best_by(0.005);
+  noisy.noise = 0.03;
+  Settings wide, close;
+  wide.config += "measure: {half_width_pct: 20}\n";
+  close.config += "measure: {half_width_pct: 0.4}\n";
+  const Swept first = sweep(noisy, wide);
+  EXPECT_EQ(sweep(noisy, wide).result.rounds, 0);
+  const Swept second = sweep(noisy, close);
+  EXPECT_GT(second.result.rounds, first.result.rounds);
+  EXPECT_EQ(sweep(noisy, close).result.rounds, 0) << "decided as closely as that";
+  EXPECT_EQ(sweep(noisy, wide).result.rounds, 0) << "a wider rule asks for less";
+}
+
 TEST_F(Measuring, TwoFreshSweepsOfOneTruthAgree) {
   Settings settings;
   settings.config = attentions(kTwelve);
@@ -503,7 +541,7 @@ TEST_F(Measuring, TwoFreshSweepsOfOneTruthAgree) {
       "pool_bytes: 1MiB}\n";
   settings.options.fresh = true;
   // Twelve kernels from 20 us on, each 0.4 % slower than the one before: near ties everywhere.
-  Times times;
+  ScriptTimes times;
   for (size_t i = 0; i < keys_.size(); ++i) {
     times[keys_[i * 5 % 12]] = 20'000 * (1 + 0.004 * static_cast<double>(i));
   }

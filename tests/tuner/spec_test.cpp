@@ -365,7 +365,8 @@ INSTANTIATE_TEST_SUITE_P(
             "c.yaml:3:23: ", "did you mean 'attention/*'?"},
         Bad{"TunableOfExcludedVariant",
             kHead + "variants: {include: [gate/*], tunables: {attention/*: {splits: [1]}}}\n",
-            "c.yaml:3:42: ", "unknown variant 'attention/*'"},
+            "c.yaml:3:42: ",
+            "'attention/*' matches no included variant: add it to variants.include"},
         Bad{"UnknownTunable", kHead + "variants: {tunables: {attention/*: {tilekv: [64]}}}\n",
             "c.yaml:3:37: ",
             "no variant that 'attention/*' matches has a tunable 'tilekv'; did you mean "

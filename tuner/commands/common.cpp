@@ -3,12 +3,20 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <limits>
 
 #include "tuner/commands/command.h"
 
 namespace muse::tuner {
+namespace {
+
+/// Of a duration that somebody means; far from what a clock cannot count.
+constexpr std::chrono::duration<double> kLongest = std::chrono::hours(24 * 366);
+
+}  // namespace
+
 void SelectionOptions::add_to(CLI::App& app) {
   app.add_option("config", config, "Config file (YAML)")->required();
   app.add_option("--target", target, "auto, host or cuda:N")->capture_default_str();
@@ -103,7 +111,13 @@ std::chrono::duration<double> parse_duration(const std::string& option, const st
     if (number.empty() || number.find_first_not_of("0123456789.") != std::string::npos) continue;
     double value = 0;
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
-    if (error != std::errc() || end != number.data() + number.size() || value <= 0) continue;
+    if (error == std::errc::result_out_of_range) value = HUGE_VAL;
+    if (end != number.data() + number.size() || value <= 0) continue;
+    if (value * seconds > kLongest.count()) {
+      throw CommandError(ExitCode::kUsage, fmt::format("{} {}: longer than a year; leave it out "
+                                                       "for no limit",
+                                                       option, printable(text)));
+    }
     return std::chrono::duration<double>(value * seconds);
   }
   throw CommandError(ExitCode::kUsage, fmt::format("{} {}: not a duration; write 500ms, 90s, 10m "

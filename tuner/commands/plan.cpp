@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <set>
 
 #include "tuner/commands/command.h"
 #include "tuner/known_trials.h"
 #include "tuner/records.h"
 #include "tuner/search.h"
+#include "tuner/settle.h"
 
 namespace muse::tuner {
 namespace {
@@ -52,6 +54,25 @@ void say_why_new(Plan& plan, const db::Store& store, const Hello& hello) {
                                      .handoff = {}});
     if (!why.empty()) item.reason = fmt::format("{}: measured before with {}", kNew, why);
   }
+}
+
+/// Whether some stored race of what is planned ended by a wider rule than the config's.
+bool is_to_race_on(const Plan& plan, const db::Store& store, double half_width_pct) {
+  for (const ShapeEntry& entry : plan.shapes) {
+    const std::optional<db::Id> problem = store.find_problem(key(entry.shape));
+    if (!problem) continue;
+    std::set<std::pair<std::string, std::string>> seen;
+    for (const PlanItem& item : plan.items) {
+      const std::string span(name(item.candidate.span())), regime(profiler::name(item.regime));
+      if (!seen.emplace(span, regime).second) continue;
+      for (const db::RaceRow& row : store.races(*problem, span, "", regime)) {
+        if (row.status != kDecidingRace) continue;
+        const auto race = replay(row, store.rounds(row.id));
+        if (race && !is_settled_at(*race, half_width_pct)) return true;
+      }
+    }
+  }
+  return false;
 }
 
 void print_plan(const Plan& plan, const SearchRules& search, bool json) {
@@ -129,6 +150,12 @@ Command plan_command() {
               }
               if (store) say_why_new(*plan, *store, hello);
               print_plan(*plan, spec.search, options->json);
+              if (store && is_to_race_on(*plan, *store, spec.measure.half_width_pct)) {
+                say(
+                    fmt::format("stored races ended at a wider half_width_pct than {:g}: a sweep "
+                                "races on what they could not tell apart",
+                                spec.measure.half_width_pct));
+              }
               return ExitCode::kOk;
             };
           }};

@@ -20,14 +20,16 @@ ExitCode run(const Options& options) {
   std::vector<std::vector<std::string>> run_rows{{"run", "started", "status", "device", "command"}};
   for (const db::RunRow& r : store.runs()) {
     const std::string device = store.device(r.device_id).name;
+    // Nobody was left to write how it ended.
+    const std::string status = r.status == "running" && owner_is_gone(r) ? "killed" : r.status;
     runs.push_back({{"id", r.id},
                     {"started", r.started},
                     {"ended", r.ended},
-                    {"status", r.status},
+                    {"status", status},
                     {"config", r.config_path},
                     {"command", r.command},
                     {"device", device}});
-    run_rows.push_back({std::to_string(r.id), r.started, r.status, device, r.command});
+    run_rows.push_back({std::to_string(r.id), r.started, status, device, r.command});
   }
   const db::RunRow chosen = find_run(store, options.run, options.database);
   std::map<std::string, int> states;
