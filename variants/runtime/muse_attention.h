@@ -1,7 +1,6 @@
-/* SPDX-License-Identifier: Apache-2.0
-   One decode step of attention by the pipeline that a dispatch table chose: the C interface.
-
-   A program links one emitted table (CMake: muse_add_attention). The calls, in order:
+// SPDX-License-Identifier: Apache-2.0
+// One decode step of attention by the pipeline that a dispatch table chose: the C interface (C99).
+/* A program links one emitted table (CMake: muse_add_attention). The calls, in order:
 
      muse_attention_plan_create      once per problem: choose, check, load; may allocate
      muse_attention_workspace_bytes  how much memory the caller provides
