@@ -79,6 +79,7 @@ Lost lost_against(const CheckedShape& here, const CheckedPipeline& own, double l
   Lost lost{.ratio = std::max(0.0, own.median_ns / best.median_ns - 1)};
   if (mine < 0) {
     lost.surely_more = own.behind.low > limit_pct / 100 * best.median_ns;
+    lost.surely_less = own.behind.high > 0 && own.behind.high <= limit_pct / 100 * best.median_ns;
     return lost;
   }
   const int leader = leader_of(all);

@@ -18,17 +18,22 @@ Shape shape(int64_t batch, int64_t context, int64_t window = 0) {
   return result;
 }
 
-std::string mma(int warps) { return "attention/mma:tile_kv=64,warps=" + std::to_string(warps); }
+/// Its splits are what tells it from the base, which has 16.
+Candidate mma(int64_t splits) {
+  auto candidate = Registry::global().parse_candidate("attention/mma");
+  if (!candidate) throw std::logic_error(candidate.error());
+  candidate->configuration["splits"] = splits;
+  return *candidate;
+}
+std::string attention(int64_t splits) { return key(mma(splits)); }
 
 /// Its name as rows have it.
-std::string pipeline(int warps) {
-  const auto chain =
-      Registry::global().parse_chain("prepare/fused + " + mma(warps) + " + combine/gated");
-  if (chain) return key(*chain);
-  ADD_FAILURE() << chain.error();
-  return {};
+std::string pipeline(int64_t splits) {
+  auto chain = Registry::global().parse_chain("prepare/fused + attention/mma + combine/gated");
+  if (!chain) throw std::logic_error(chain.error());
+  (*chain)[1] = mma(splits);
+  return key(*chain);
 }
-std::string attention(int warps) { return key(*Registry::global().parse_candidate(mma(warps))); }
 std::string base() {
   return key(*Registry::global().parse_chain("prepare/fused + attention/mma + combine/gated"));
 }
@@ -177,6 +182,13 @@ TEST(Judge, WhoLeftTheRaceEarlyHasDriftedByTheIntervalItLeftBy) {
   early.behind = {180, 220};
   const CheckedShape here = here_of({measured("a", 1000), measured("b", 1001), early});
   EXPECT_EQ(judge(here, recorded("c", 1200), {}).verdict, CheckVerdict::kDrifted);
+  Recorded captured = recorded("c", 1200);
+  for (const auto& [allowed_pct, verdict] :
+       {std::pair(16.0, CheckVerdict::kDrifted), std::pair(20.0, CheckVerdict::kNoisy),
+        std::pair(22.0, CheckVerdict::kTuned)}) {
+    captured.allowed_pct = allowed_pct;
+    EXPECT_EQ(judge(here, captured, {}).verdict, verdict) << allowed_pct;
+  }
 }
 
 TEST(Judge, WrongIsWhoFailedItsGatesOrIsRefused) {
@@ -208,20 +220,23 @@ class Checked : public ::testing::Test {
                         options, silent);
   }
   /// Two candidates beside attention take 10 us each.
-  static fakes::Script script(double two, double four, double eight) {
-    return {
-        .ns = times_of({{attention(2), two}, {attention(4), four}, {attention(8), eight}}, 10'000)};
+  static fakes::Script script(double eight, double thirty_two, double sixty_four) {
+    return {.ns = times_of({{attention(8), eight},
+                            {attention(16), 80'000},  // the base
+                            {attention(32), thirty_two},
+                            {attention(64), sixty_four}},
+                           10'000)};
   }
   db::TempFolder folder_;
 };
 
 TEST_F(Checked, ATableOfThisDeviceIsTuned) {
   const DispatchTable table = table_of(
-      {row(shape(2, 4096), pipeline(2), 40'000), row(shape(8, 4096), pipeline(8), 40'000)});
+      {row(shape(2, 4096), pipeline(8), 40'000), row(shape(8, 4096), pipeline(64), 40'000)});
   fakes::Script here = script(0, 0, 0);
   here.ns = [](const fakes::Turn& turn) {
     const bool small = turn.shape.rfind("b2_", 0) == 0;
-    const bool fits = turn.chain.find(attention(small ? 2 : 8)) != std::string::npos;
+    const bool fits = turn.chain.find(attention(small ? 8 : 64)) != std::string::npos;
     return fits ? 40'000.0 : 60'000.0;
   };
   const CheckResult result = check(table, std::move(here));
@@ -235,11 +250,11 @@ TEST_F(Checked, ATableOfThisDeviceIsTuned) {
 
 TEST_F(Checked, AnotherPipelineOfTheTableThatIsFasterNowMeansDrift) {
   const DispatchTable table = table_of(
-      {row(shape(2, 4096), pipeline(2), 40'000), row(shape(8, 4096), pipeline(8), 36'000)});
+      {row(shape(2, 4096), pipeline(8), 40'000), row(shape(8, 4096), pipeline(64), 36'000)});
   const CheckResult result = check(table, script(20'000, 30'000, 16'000));
   ASSERT_EQ(result.rows.size(), 2u);
   for (const CheckedRow& one : result.rows) {
-    const bool stands = table.rows[one.row].pipeline == pipeline(8);
+    const bool stands = table.rows[one.row].pipeline == pipeline(64);
     EXPECT_EQ(one.finding.verdict, stands ? CheckVerdict::kTuned : CheckVerdict::kDrifted)
         << one.finding.reason;
     EXPECT_NEAR(*one.finding.regret, stands ? 0 : 40.0 / 36 - 1, 0.01);
@@ -248,7 +263,7 @@ TEST_F(Checked, AnotherPipelineOfTheTableThatIsFasterNowMeansDrift) {
 }
 
 TEST_F(Checked, ATimeThatIsAnotherOneThanRecordedMeansDriftUnlessTheTimerIsAnother) {
-  const DispatchTable table = table_of({row(shape(2, 4096), pipeline(2), 30'000)});
+  const DispatchTable table = table_of({row(shape(2, 4096), pipeline(8), 30'000)});
   EXPECT_EQ(exit_code(check(table, script(20'000, 60'000, 60'000))), ExitCode::kGateFailed);
   std::filesystem::remove(folder_ / "check.db");
   EXPECT_EQ(exit_code(check(table, script(20'000, 60'000, 60'000), {}, {.compare_times = false})),
@@ -256,10 +271,10 @@ TEST_F(Checked, ATimeThatIsAnotherOneThanRecordedMeansDriftUnlessTheTimerIsAnoth
 }
 
 TEST_F(Checked, APipelineThatFailsAGateIsWrongWhateverItsTime) {
-  const DispatchTable table = table_of({row(shape(2, 4096), pipeline(2), 40'000)});
+  const DispatchTable table = table_of({row(shape(2, 4096), pipeline(8), 40'000)});
   fakes::Script here = script(20'000, 60'000, 60'000);
   here.validate = [](const ValidateRequest& request) -> fakes::Script::Verdict {
-    if (request.chain != pipeline(2)) return fakes::passed();
+    if (request.chain != pipeline(8)) return fakes::passed();
     return fakes::failed(Outcome::kIncorrect, "attention: o[7] is 3, not 2");
   };
   const CheckResult result = check(table, std::move(here));
@@ -271,17 +286,17 @@ TEST_F(Checked, APipelineThatFailsAGateIsWrongWhateverItsTime) {
 
 TEST_F(Checked, AFaultOfAnotherPipelineOfTheTableCountsToo) {
   const DispatchTable table = table_of(
-      {row(shape(2, 4096), pipeline(2), 40'000), row(shape(2, 8192), pipeline(8), 40'000)});
+      {row(shape(2, 4096), pipeline(8), 40'000), row(shape(2, 8192), pipeline(64), 40'000)});
   fakes::Script here;
   here.ns = [](const fakes::Turn& turn) {
     const bool fits =
-        turn.chain.find(attention(turn.shape.find("_t4096_") != std::string::npos ? 2 : 8)) !=
+        turn.chain.find(attention(turn.shape.find("_t4096_") != std::string::npos ? 8 : 64)) !=
         std::string::npos;
     return fits ? 40'000.0 : 60'000.0;
   };
   here.validate = [](const ValidateRequest& request) -> fakes::Script::Verdict {
     const bool here_only =
-        request.chain == pipeline(8) && request.shape.find("_t4096_") != std::string::npos;
+        request.chain == pipeline(64) && request.shape.find("_t4096_") != std::string::npos;
     return here_only ? fakes::failed(Outcome::kIncorrect, "o") : fakes::passed();
   };
   const CheckResult result = check(table, std::move(here));
@@ -293,8 +308,8 @@ TEST_F(Checked, AFaultOfAnotherPipelineOfTheTableCountsToo) {
 
 TEST_F(Checked, AChoiceForEveryContextMayLoseWhatItWasKnownToLose) {
   DispatchTable table = table_of(
-      {row(shape(2, 4096), pipeline(2), 40'000), row(shape(2, 8192), pipeline(2), 40'000)});
-  DispatchRow captured = row(shape(2, 4096), pipeline(4), 42'000);
+      {row(shape(2, 4096), pipeline(8), 40'000), row(shape(2, 8192), pipeline(8), 40'000)});
+  DispatchRow captured = row(shape(2, 4096), pipeline(32), 42'000);
   captured.over = {{key(shape(2, 4096)), 42'000, 5}, {key(shape(2, 8192)), 40'000, 0}};
   table.captured = {captured};
   const CheckResult result = check(table, script(20'000, 22'000, 60'000));
@@ -311,11 +326,11 @@ TEST_F(Checked, AChoiceForEveryContextMayLoseWhatItWasKnownToLose) {
 
 TEST_F(Checked, UnseenShapesHaveAnAnswerItsMatchAndItsRegret) {
   const DispatchTable table = table_of(
-      {row(shape(2, 4096), pipeline(2), 40'000), row(shape(32, 4096), pipeline(8), 36'000)});
+      {row(shape(2, 4096), pipeline(8), 40'000), row(shape(32, 4096), pipeline(64), 36'000)});
   fakes::Script here;
   here.ns = [](const fakes::Turn& turn) {
-    const bool two = turn.chain.find(attention(2)) != std::string::npos;
-    const bool eight = turn.chain.find(attention(8)) != std::string::npos;
+    const bool two = turn.chain.find(attention(8)) != std::string::npos;
+    const bool eight = turn.chain.find(attention(64)) != std::string::npos;
     if (turn.shape.rfind("b2_", 0) == 0) return two ? 40'000.0 : 60'000.0;
     if (turn.shape.rfind("b32_", 0) == 0) return eight ? 36'000.0 : 60'000.0;
     return eight ? 40'000.0 : two ? 44'000.0 : 60'000.0;
@@ -325,7 +340,7 @@ TEST_F(Checked, UnseenShapesHaveAnAnswerItsMatchAndItsRegret) {
   const CheckedAnswer& near = result.unseen[0].eager;
   EXPECT_EQ(near.match, dispatch::Match::kNear);
   EXPECT_NEAR(near.distance, 0.585, 0.001);
-  EXPECT_EQ(near.pick, pipeline(2));
+  EXPECT_EQ(near.pick, pipeline(8));
   EXPECT_NEAR(*near.finding.regret, 0.1, 0.01);
   EXPECT_EQ(result.unseen[1].eager.match, dispatch::Match::kBase);
   EXPECT_EQ(result.unseen[1].eager.pick, table.base);
@@ -333,7 +348,7 @@ TEST_F(Checked, UnseenShapesHaveAnAnswerItsMatchAndItsRegret) {
 }
 
 TEST_F(Checked, WithoutAnyTimeNothingIsLookedAtAndThatIsNoVerdict) {
-  const DispatchTable table = table_of({row(shape(2, 4096), pipeline(2), 40'000)});
+  const DispatchTable table = table_of({row(shape(2, 4096), pipeline(8), 40'000)});
   const CheckResult result = check(table, script(20'000, 60'000, 60'000), {},
                                    {.budget = std::chrono::duration<double>(0)});
   EXPECT_TRUE(result.out_of_budget);
@@ -343,15 +358,15 @@ TEST_F(Checked, WithoutAnyTimeNothingIsLookedAtAndThatIsNoVerdict) {
 
 TEST_F(Checked, RoundsOfWildScatterAreTooNoisyToSay) {
   const DispatchTable table = table_of(
-      {row(shape(2, 4096), pipeline(2), 40'000), row(shape(2, 8192), pipeline(8), 40'000)});
-  fakes::Script here = script(20'000, 60'000, 20'300);
-  here.noise = 0.3;
+      {row(shape(2, 4096), pipeline(8), 40'000), row(shape(2, 8192), pipeline(64), 40'000)});
+  fakes::Script here = script(20'000, 60'000, 20'400);
+  here.noise = 0.06;
   const CheckResult result = check(table, std::move(here), {}, {.compare_times = false});
   EXPECT_EQ(exit_code(result), ExitCode::kUndecidable);
 }
 
 TEST_F(Checked, AStopIsToldByItsSignal) {
-  const DispatchTable table = table_of({row(shape(2, 4096), pipeline(2), 40'000)});
+  const DispatchTable table = table_of({row(shape(2, 4096), pipeline(8), 40'000)});
   fakes::MockMeasurer measurer(script(20'000, 60'000, 60'000));
   measurer.stop_at = 1;
   const Hello here = h200();

@@ -5,14 +5,13 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
 
 #include "tuner/check_run.h"
+#include "tuner/commands/check_report.h"
 #include "tuner/commands/command.h"
+#include "tuner/commands/emitted.h"
 #include "tuner/commands/measuring.h"
-#include "tuner/dispatch_file.h"
 #include "tuner/held_out.h"
 
 namespace muse::tuner {
@@ -20,8 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A table of thousands of rows has a few megabytes.
-constexpr uintmax_t kMostBytes = uintmax_t{64} << 20;
 constexpr int kDefaultPipelines = 8;
 
 struct Options {
@@ -30,38 +27,6 @@ struct Options {
   int pipelines = kDefaultPipelines;
   bool json = false, quiet = false, any_build = false;
 };
-
-[[noreturn]] void unreadable(const fs::path& file, const std::string& what) {
-  throw CommandError(ExitCode::kEnvironment, fmt::format("{}: {}", printable(file.string()), what));
-}
-
-std::string read(const fs::path& file) {
-  std::error_code error;
-  const uintmax_t bytes = fs::file_size(file, error);
-  if (error) {
-    unreadable(file, fmt::format("{}; `muse-tune emit --out {}` writes it", error.message(),
-                                 printable(file.parent_path().string())));
-  }
-  if (bytes > kMostBytes) unreadable(file, fmt::format("{} bytes are no table's", bytes));
-  std::ifstream in(file, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(in)), {});
-  if (in.bad() || text.size() != bytes) unreadable(file, "cannot be read");
-  return text;
-}
-
-/// The table, and that the header beside it is the one that it describes.
-DispatchTable read_table(const fs::path& folder) {
-  const fs::path file = folder / "muse_dispatch.json", header = folder / "muse_dispatch.h";
-  auto parsed = parse_dispatch_json(read(file));
-  if (!parsed) unreadable(file, parsed.error());
-  if (hash_hex(read(header)) != parsed->header_hash) {
-    unreadable(header, "it is not the header that muse_dispatch.json describes: emit both again");
-  }
-  if (!profiler::parse_regime(parsed->table.regime)) {
-    unreadable(file, fmt::format("regime: '{}' is none", printable(parsed->table.regime)));
-  }
-  return std::move(parsed->table);
-}
 
 [[noreturn]] void not_comparable(const std::string& what) {
   throw CommandError(ExitCode::kNotComparable, what);
@@ -80,19 +45,19 @@ TargetAtHand target_for(const Options& options, const DispatchTable& table) {
   return target;
 }
 
-dispatch::Guard guard_here(const Options& options, const DispatchTable& table,
-                           const DeviceClass& device, const std::string& toolkit) {
+void require_device_class(const Options& options, const DispatchTable& table,
+                          const DeviceClass& device, const std::string& toolkit) {
   const dispatch::Guard guard =
       dispatch::guard(lookup_device(table.device, table.toolkit), lookup_device(device, toolkit));
   switch (guard) {
     case dispatch::Guard::kTuned:
-      return guard;
+      return;
     case dispatch::Guard::kOtherDriver:
     case dispatch::Guard::kOtherCompiler:
       say(fmt::format("the same device class, {}: the table has {} and {}, here is {} and {}",
                       name(guard), table.device.driver_version, table.toolkit,
                       device.driver_version, toolkit));
-      return guard;
+      return;
     case dispatch::Guard::kNearDevice:
     case dispatch::Guard::kForeign:
       break;
@@ -164,158 +129,6 @@ class TemporaryFolder {
   fs::path path_;
 };
 
-const CheckedPipeline* measured(const CheckResult& result, const std::string& shape,
-                                const std::string& pipeline) {
-  for (const CheckedShape& here : result.shapes) {
-    const CheckedPipeline* found = here.shape == shape ? here.find(pipeline) : nullptr;
-    if (found != nullptr && found->measured()) return found;
-  }
-  return nullptr;
-}
-
-std::string best_of(const CheckResult& result, const std::string& shape) {
-  for (const CheckedShape& here : result.shapes) {
-    if (here.shape == shape && here.best() != nullptr) return here.best()->pipeline;
-  }
-  return {};
-}
-
-std::string time_text(const CheckedPipeline* pipeline) {
-  return pipeline == nullptr ? "-" : format_ns(pipeline->median_ns);
-}
-
-std::string lost_text(const Finding& finding) {
-  return finding.regret ? fmt::format("{:.1f} %", 100 * *finding.regret) : "-";
-}
-
-std::string rows_table(const DispatchTable& table, const CheckResult& result) {
-  std::vector<std::vector<std::string>> lines{
-      {"verdict", "shape", "pipeline", "then", "here", "base here", "loses", "why"}};
-  for (const CheckedRow& row : result.rows) {
-    const DispatchRow& entry = (row.captured ? table.captured : table.rows)[row.row];
-    double then_ns = entry.median_ns;
-    for (const ShapeRegret& one : entry.over) {
-      if (one.shape == row.shape) then_ns = one.median_ns;
-    }
-    lines.push_back({std::string(name(row.finding.verdict)),
-                     row.shape + (row.captured ? " (any context)" : ""), entry.pipeline,
-                     format_ns(then_ns), time_text(measured(result, row.shape, entry.pipeline)),
-                     time_text(measured(result, row.shape, table.base)), lost_text(row.finding),
-                     row.finding.reason});
-  }
-  return format_table(lines);
-}
-
-std::string unseen_table(const CheckResult& result) {
-  std::vector<std::vector<std::string>> lines{
-      {"unseen shape", "table", "match", "distance", "answer", "here", "loses", "against"}};
-  for (const CheckedUnseen& unseen : result.unseen) {
-    for (const bool captured : {false, true}) {
-      const CheckedAnswer& answer = captured ? unseen.captured : unseen.eager;
-      const CheckedPipeline* here = measured(result, unseen.shape, answer.pick);
-      lines.push_back({unseen.shape, captured ? "any context" : "by context", name(answer.match),
-                       fmt::format("{:.2f}", answer.distance), answer.pick, time_text(here),
-                       lost_text(answer.finding),
-                       here == nullptr ? answer.finding.reason : best_of(result, unseen.shape)});
-    }
-  }
-  return format_table(lines);
-}
-
-nlohmann::json number(const std::optional<double>& value, double factor = 1) {
-  return value ? nlohmann::json(*value * factor) : nlohmann::json();
-}
-
-nlohmann::json finding_json(const CheckResult& result, const std::string& shape,
-                              const std::string& pipeline, const Finding& finding) {
-  nlohmann::json json{{"shape", shape},
-                      {"pipeline", pipeline},
-                      {"verdict", name(finding.verdict)},
-                      {"reason", finding.reason},
-                      {"regret_pct", number(finding.regret, 100)},
-                      {"best", best_of(result, shape)},
-                      {"median_ns", nullptr},
-                      {"interval_ns", nullptr}};
-  if (const CheckedPipeline* here = measured(result, shape, pipeline)) {
-    json["median_ns"] = here->median_ns;
-    json["interval_ns"] = {here->interval.low, here->interval.high};
-  }
-  return json;
-}
-
-nlohmann::json to_json(const DispatchTable& table, const CheckResult& result) {
-  nlohmann::json entries = nlohmann::json::array(), unseen = nlohmann::json::array(),
-                 pipelines = nlohmann::json::array();
-  for (const CheckedRow& row : result.rows) {
-    const DispatchRow& entry = (row.captured ? table.captured : table.rows)[row.row];
-    nlohmann::json one = finding_json(result, row.shape, entry.pipeline, row.finding);
-    one["table"] = row.captured ? "captured" : "entries";
-    one["row"] = row.row;
-    one["recorded_ns"] = entry.median_ns;
-    entries.push_back(std::move(one));
-  }
-  for (const CheckedUnseen& shape : result.unseen) {
-    for (const bool captured : {false, true}) {
-      const CheckedAnswer& answer = captured ? shape.captured : shape.eager;
-      nlohmann::json one = finding_json(result, shape.shape, answer.pick, answer.finding);
-      one["table"] = captured ? "captured" : "entries";
-      one["match"] = name(answer.match);
-      one["distance"] = answer.distance;
-      unseen.push_back(std::move(one));
-    }
-  }
-  for (const CheckedShape& shape : result.shapes) {
-    for (const CheckedPipeline& one : shape.pipelines) {
-      pipelines.push_back(
-          {{"shape", shape.shape},
-           {"pipeline", one.pipeline},
-           {"outcome", name(one.outcome)},
-           {"reason", one.reason},
-           {"median_ns", one.measured() ? nlohmann::json(one.median_ns) : nlohmann::json()}});
-    }
-  }
-  const std::optional<CheckVerdict> worst = verdict(result);
-  return {{"verdict", worst ? nlohmann::json(name(*worst)) : nlohmann::json()},
-          {"shapes", result.shapes.size()},
-          {"shapes_asked", result.shapes_asked},
-          {"out_of_budget", result.out_of_budget},
-          {"entries", entries},
-          {"unseen", unseen},
-          {"pipelines", pipelines}};
-}
-
-void say_failures(const CheckResult& result) {
-  for (const CheckedShape& shape : result.shapes) {
-    for (const CheckedPipeline& one : shape.pipelines) {
-      if (!one.failed()) continue;
-      say_error(fmt::format("{} on {}: {}: {}", one.pipeline, shape.shape, name(one.outcome),
-                            one.reason));
-    }
-  }
-}
-
-void say_end(const Options& options, const CheckResult& result) {
-  say_failures(result);
-  std::map<CheckVerdict, int> counts;
-  for (const CheckedRow& row : result.rows) ++counts[row.finding.verdict];
-  std::string found;
-  for (const auto& [verdict, count] : counts) {
-    found += fmt::format("{}{} {}", found.empty() ? "" : ", ", count, name(verdict));
-  }
-  say(fmt::format("{} of {} shapes looked at{}: {}", result.shapes.size(), result.shapes_asked,
-                  result.out_of_budget ? fmt::format(" in {}", options.budget) : "",
-                  found.empty() ? "no row" : found));
-  if (result.out_of_budget && result.shapes.empty()) {
-    say_error(
-        fmt::format("the budget of {} ended before one shape was done: give more", options.budget));
-  }
-  if (!result.no_worker.empty()) {
-    say_error(fmt::format("no worker starts any more: {}", result.no_worker));
-  } else if (result.device_lost) {
-    say_error("workers cannot be ended, or die whatever they run: the device needs a look");
-  }
-}
-
 std::vector<Shape> unseen_shapes(const Options& options) {
   std::vector<Shape> shapes;
   if (options.shapes.empty()) return shapes;
@@ -323,71 +136,98 @@ std::vector<Shape> unseen_shapes(const Options& options) {
   return shapes;
 }
 
-ExitCode run(const Options& options) {
-  const std::atomic<int>& stop_signal = catch_stops();
-  require_release_build(options.any_build);
-  CheckOptions check_options{
-      .seed = parse_seed(options.seed, 1),
-      .budget = parse_duration("--budget", options.budget),
-      .deadline_floor = std::chrono::duration_cast<std::chrono::milliseconds>(
-          parse_duration("--deadline", options.deadline)),
-      .stop_signal = &stop_signal,
-      .most_pipelines = static_cast<size_t>(options.pipelines),
-      .not_compiled = {}};
-  const std::vector<Shape> unseen = unseen_shapes(options);
-  const DispatchTable table = read_table(options.folder);
-  const std::vector<Chain> chains = chains_of(options, table);
+/// What run() has found to be there.
+struct Prepared {
+  const Options& options;
+  const DispatchTable& table;
+  const std::vector<Shape>& unseen;
+  const TargetAtHand& target;
+  const Toolchain& toolchain;
+  TimerChoice timer;
   CheckRules rules;
-  const Spec spec = check_spec(table, rules);
-  const TargetAtHand target = target_for(options, table);
-  const TimerChoice timer =
-      resolve_timer(spec, options.timer.empty() ? table.timer : options.timer, target.name);
-  const Toolchain toolchain = toolchain_for(target, options.cache);
-  guard_here(options, table, target.device_class,
-             target.host() ? table.toolkit : toolchain.toolkit);
-  warn_of_other_sources(table, chains);
+  CheckOptions check;
+};
 
-  ProgressLine compiling(!options.quiet);
-  if (!target.host()) {
-    check_options.not_compiled = prepare_kernels(compile_plan(table, chains), toolchain,
-                                                 {.architecture = target.device_class.isa,
-                                                  .stop = &stop_signal,
-                                                  .progress = compile_progress(compiling)});
-    compiling.clear();
+std::optional<StartedWorker> start(const Prepared& prepared) {
+  WorkerOptions worker = worker_options(prepared.target, prepared.toolchain);
+  worker.deadline = prepared.check.deadline_floor;
+  worker.stop = prepared.check.stop_signal;
+  worker.on_wait = say_waiting(prepared.options.quiet);
+  return start_worker(worker, prepared.timer);
+}
+
+CheckResult measure(Prepared& prepared, StartedWorker& started) {
+  const DispatchTable& table = prepared.table;
+  const Hello& hello = started.hello;
+  const std::string timer(profiler::name(started.timer));
+  prepared.check.compare_times = timer == table.timer;
+  if (!prepared.check.compare_times) {
+    say(fmt::format("times by {} are not compared with those recorded by {}", timer,
+                    printable(table.timer)));
   }
-  WorkerOptions worker = worker_options(target, toolchain);
-  worker.deadline = check_options.deadline_floor;
-  worker.stop = &stop_signal;
-  worker.on_wait = say_waiting(options.quiet);
-  std::optional<StartedWorker> started = start_worker(worker, timer);
-  if (!started) return exit_code(CheckResult{.stop_signal = stop_signal});
-  const dispatch::Guard guard =
-      dispatch::guard(lookup_device(table.device, table.toolkit),
-                      lookup_device(started->hello.device_class, started->hello.toolkit));
-  check_options.compare_times = profiler::name(started->timer) == table.timer;
-  if (!check_options.compare_times) {
-    say(fmt::format("times by {} are not compared with those recorded by {}",
-                    profiler::name(started->timer), printable(table.timer)));
-  }
-  rules.step_ns = started->hello.step_ns;
+  prepared.rules.step_ns = hello.step_ns;
+  const dispatch::Guard guard = dispatch::guard(lookup_device(table.device, table.toolkit),
+                                                lookup_device(hello.device_class, hello.toolkit));
   const TemporaryFolder folder;
   db::Store store = db::Store::open(folder.path() / "check.db", db::Open::kCreate);
-  Records records(store, spec, started->hello,
+  Records records(store, check_spec(table, prepared.rules), hello,
                   {.command = "muse-tune check",
-                   .timer = std::string(profiler::name(started->timer)),
-                   .seed = check_options.seed,
+                   .timer = timer,
+                   .seed = prepared.check.seed,
                    .base = table.base});
-  ProgressLine progress(!options.quiet);
-  const CheckResult result = check(table, guard, unseen, rules, records, *started->supervisor,
-                                   started->hello, check_options, progress);
+  ProgressLine progress(!prepared.options.quiet);
+  CheckResult result = check(table, guard, prepared.unseen, prepared.rules, records,
+                             *started.supervisor, hello, prepared.check, progress);
   progress.clear();
+  return result;
+}
+
+CheckOptions check_options(const Options& options) {
+  return {.seed = parse_seed(options.seed, 1),
+          .budget = parse_duration("--budget", options.budget),
+          .deadline_floor = std::chrono::duration_cast<std::chrono::milliseconds>(
+              parse_duration("--deadline", options.deadline)),
+          .stop_signal = &catch_stops(),
+          .most_pipelines = static_cast<size_t>(options.pipelines),
+          .not_compiled = {}};
+}
+
+NotCompiledMap compile(const Prepared& prepared, const std::vector<Chain>& chains) {
+  if (prepared.target.host()) return {};
+  ProgressLine progress(!prepared.options.quiet);
+  NotCompiledMap failed = prepare_kernels(compile_plan(prepared.table, chains), prepared.toolchain,
+                                          {.architecture = prepared.target.device_class.isa,
+                                           .stop = prepared.check.stop_signal,
+                                           .progress = compile_progress(progress)});
+  progress.clear();
+  return failed;
+}
+
+ExitCode run(const Options& options) {
+  require_release_build(options.any_build);
+  CheckOptions wanted = check_options(options);
+  const std::vector<Shape> unseen = unseen_shapes(options);
+  const DispatchTable table = read_emitted(options.folder);
+  const std::vector<Chain> chains = chains_of(options, table);
+  const CheckRules rules;
+  const TargetAtHand target = target_for(options, table);
+  const TimerChoice timer = resolve_timer(
+      check_spec(table, rules), options.timer.empty() ? table.timer : options.timer, target.name);
+  const Toolchain toolchain = toolchain_for(target, options.cache);
+  require_device_class(options, table, target.device_class,
+                       target.host() ? table.toolkit : toolchain.toolkit);
+  warn_of_other_sources(table, chains);
+  Prepared prepared{options, table, unseen, target, toolchain, timer, rules, std::move(wanted)};
+  prepared.check.not_compiled = compile(prepared, chains);
+  std::optional<StartedWorker> started = start(prepared);
+  if (!started) return exit_code(CheckResult{.stop_signal = *prepared.check.stop_signal});
+  const CheckResult result = measure(prepared, *started);
   if (options.json) {
-    print_json("check", to_json(table, result));
+    print_json("check", check_json(table, result));
   } else {
-    if (!result.rows.empty()) print(rows_table(table, result));
-    if (!result.unseen.empty()) print(unseen_table(result));
+    print_check(table, result);
   }
-  say_end(options, result);
+  say_end(result, options.budget);
   return exit_code(result);
 }
 
