@@ -188,6 +188,10 @@ TEST_F(Sweep, AnotherBaseIsRacedBeforeItIsComparedWith) {
 TEST_F(Sweep, IsCutOffByABudgetAndGoesOn) {
   const CommandResult cut = sweep("small.yaml", "a.db", {"--budget", "1ms"});
   EXPECT_EQ(cut.exit_code, 5) << cut.err;
+  const CommandResult emit = fakes::run_command({MUSE_TUNE, "emit", "--db", "a.db"}, options());
+  EXPECT_EQ(emit.exit_code, 5) << emit.err;
+  EXPECT_NE(emit.err.find("run 1 is incomplete: its budget ended"), std::string::npos) << emit.err;
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "muse_dispatch"));
   const CommandResult rest = sweep("small.yaml", "a.db");
   EXPECT_EQ(rest.exit_code, 0) << rest.err;
   EXPECT_EQ(open("a.db").last_run()->status, "complete");

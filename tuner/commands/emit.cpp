@@ -104,6 +104,13 @@ MeasuredRun measured(const db::Store& store, const db::RunRow& run, const std::s
     throw CommandError(ExitCode::kEnvironment, fmt::format("run {}: {}", run.id, error.what()));
   }
   if (!measured.shapes.empty()) return measured;
+  if (run.status != "complete") {
+    throw CommandError(
+        ExitCode::kIncomplete,
+        fmt::format("run {} is {}: its budget ended, or it was stopped, before a whole pipeline "
+                    "was decided in regime {}; the same sweep goes on. No file was touched",
+                    run.id, run.status, regime));
+  }
   throw CommandError(ExitCode::kGateFailed,
                      fmt::format("run {} has no valid pipeline in regime {}: nothing to emit, and "
                                  "no file was touched",
