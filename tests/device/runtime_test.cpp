@@ -138,6 +138,32 @@ TEST_F(RuntimeOnGpu, ACapturedStepGivesAtEveryLengthWhatASingleRunGives) {
   }
 }
 
+TEST_F(RuntimeOnGpu, APlanMayBeMadeWhileAStreamIsCaptured) {
+  const Stream stream;
+  const reference::Step step = step_of(shape_of(3, 200), 1);
+  GpuStep data(step);
+  AttentionPlan plan;
+  Block workspace(1 << 26);
+  const Graph graph(stream.get(), [&] {
+    require(plan.create(fakes::problem_of(step.problem)));
+    ASSERT_LE(plan.workspace_bytes(), size_t{1} << 26);
+    require(plan.init_workspace(workspace.as<void>(), plan.workspace_bytes(), stream.get()));
+    require(attention_decode({.plan = &plan,
+                              .buffers = data.buffers(),
+                              .workspace = workspace.as<void>(),
+                              .workspace_bytes = plan.workspace_bytes()},
+                             stream.get()));
+  });
+  graph.launch(stream.get());
+  require(cudaStreamSynchronize(stream.get()));
+  const std::vector<uint16_t> replayed = data.out();
+  data.replace(step);
+  const PlanOnGpu planned(step.problem, MUSE_ATTENTION_ANY_CONTEXT);
+  planned.run(data, planned.workspace, nullptr);
+  require(cudaDeviceSynchronize());
+  EXPECT_EQ(replayed, data.out());
+}
+
 TEST_F(RuntimeOnGpu, TwoStreamsRunOnePlanAtOnce) {
   for (size_t i = 0; i < table().keys().size(); ++i) {
     const reference::Step step = step_of(shape_of(i, 1000), 1);

@@ -39,21 +39,25 @@ tl::unexpected<Failure> failure(cudaError_t error, std::string_view doing) {
               fmt::format("{}: CUDA error {} ({}): {}", doing, it.code, it.name, it.text)});
 }
 
-/// Makes a device the calling thread's, and puts back the one that was.
+/// Makes a device the calling thread's and lets it load code while some stream is captured, and
+/// puts back what was.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int ordinal) {
+    cudaThreadExchangeStreamCaptureMode(&mode_);
     error_ = cudaGetDevice(&before_);
     if (error_ == cudaSuccess) error_ = cudaSetDevice(ordinal);
   }
   ~CurrentDevice() {
     if (error_ == cudaSuccess) cudaSetDevice(before_);
+    cudaThreadExchangeStreamCaptureMode(&mode_);
   }
   CurrentDevice(const CurrentDevice&) = delete;
   CurrentDevice& operator=(const CurrentDevice&) = delete;
   cudaError_t error() const { return error_; }
 
  private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
   int before_ = 0;
   cudaError_t error_;
 };

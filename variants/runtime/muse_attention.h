@@ -51,14 +51,15 @@ typedef struct muse_attention_problem {
   double rope_theta;    /* 0 = no RoPE */
   double qk_scale_factor;
   double sm_scale;
-  int32_t scaled;       /* 0: k_scale and v_scale are 1; else they may be anything */
+  int32_t scaled; /* 0: k_scale and v_scale are 1; else they may be anything */
 } muse_attention_problem;
 
 /* Fills a problem with the model's values: 16 and 2 heads of 64, pages of 1, no window, no RoPE,
    scales 5.473 and 0.125, cache scales of 1; batch, q_len and max_pages 1. */
 MUSE_ATTENTION_API void muse_attention_problem_init(muse_attention_problem* problem);
 
-/* What a step reads and writes, in the device's memory (a CPU's table: in the host's). */
+/* What a step reads and writes, in the device's memory (a CPU's table: in the host's). qkv, both
+   caches, cos_sin and out are aligned to 16 bytes, the others to their elements. */
 typedef struct muse_attention_buffers {
   size_t struct_bytes;          /* sizeof(muse_attention_buffers) */
   const void* qkv;              /* bf16 [T, (2*Hq + 2*Hkv) * D]: q, k, v, gate */
@@ -78,18 +79,18 @@ typedef struct muse_attention_buffers {
 
 /* How the choice was made. Texts live as long as the plan. */
 typedef struct muse_attention_explanation {
-  size_t struct_bytes;      /* sizeof(muse_attention_explanation), set by the caller */
-  const char* pipeline;     /* candidates joined by " + " */
-  const char* match;        /* exact, near, other device, base */
-  const char* guard;        /* tuned, other driver, other compiler, near device, foreign */
-  const char* why;          /* a sentence */
-  double distance;          /* between what was asked and what was measured, doublings */
-  double expected_us;       /* median as measured; NaN for a base that was not measured */
-  double low_us, high_us;   /* its 95 % interval; NaN likewise */
-  double base_us;           /* the base on the same shape; NaN likewise */
-  const char* measured;     /* the shape that was measured; "" likewise */
-  const char* date;         /* when; "" likewise */
-  int32_t launches;         /* of a step */
+  size_t struct_bytes;    /* sizeof(muse_attention_explanation), set by the caller */
+  const char* pipeline;   /* candidates joined by " + " */
+  const char* match;      /* exact, near, other device, base */
+  const char* guard;      /* tuned, other driver, other compiler, near device, foreign */
+  const char* why;        /* a sentence */
+  double distance;        /* between what was asked and what was measured, doublings */
+  double expected_us;     /* median as measured; NaN for a base that was not measured */
+  double low_us, high_us; /* its 95 % interval; NaN likewise */
+  double base_us;         /* the base on the same shape; NaN likewise */
+  const char* measured;   /* the shape that was measured; "" likewise */
+  const char* date;       /* when; "" likewise */
+  int32_t launches;       /* of a step */
 } muse_attention_explanation;
 
 typedef struct muse_attention_plan muse_attention_plan;
@@ -103,10 +104,9 @@ typedef struct muse_attention_plan muse_attention_plan;
    up; or MUSE_ATTENTION_ANY_CONTEXT). A captured graph that is replayed at any length up to the
    capacity is right whatever was chosen; the context decides speed alone. `device`: a CUDA ordinal;
    not looked at by a CPU's table. On failure *plan is null. Loads the kernels, so that no run
-   does. */
+   does. Workspaces are initialised and the plan is run with that device current. */
 MUSE_ATTENTION_API muse_attention_status muse_attention_plan_create(
-    const muse_attention_problem* problem, int64_t context, int device,
-    muse_attention_plan** plan);
+    const muse_attention_problem* problem, int64_t context, int device, muse_attention_plan** plan);
 /* Null is allowed. Nothing may run it any more; graphs that it was captured into stay valid. */
 MUSE_ATTENTION_API void muse_attention_plan_destroy(muse_attention_plan* plan);
 
@@ -121,11 +121,11 @@ MUSE_ATTENTION_API muse_attention_status muse_attention_workspace_init(
 /* Enqueues one step on the stream; a CPU's table runs it before the call returns. */
 MUSE_ATTENTION_API muse_attention_status muse_attention_run(const muse_attention_plan* plan,
                                                             const muse_attention_buffers* buffers,
-                                                            void* workspace,
-                                                            size_t workspace_bytes, void* stream);
+                                                            void* workspace, size_t workspace_bytes,
+                                                            void* stream);
 
-MUSE_ATTENTION_API muse_attention_status muse_attention_explain(
-    const muse_attention_plan* plan, muse_attention_explanation* explanation);
+MUSE_ATTENTION_API muse_attention_status
+muse_attention_explain(const muse_attention_plan* plan, muse_attention_explanation* explanation);
 
 /* "0.1.0, ABI 1, table of NVIDIA H200 (sm_90a), 2026-11-30T...": of library and table. */
 MUSE_ATTENTION_API const char* muse_attention_version(void);
