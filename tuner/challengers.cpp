@@ -1,21 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Siblings by their keys without context; lookups in earlier tables.
+// Winners by structure; lookups in earlier tables.
 #include "tuner/challengers.h"
 
-#include <algorithm>
-#include <map>
 #include <set>
-#include <tuple>
-#include <utility>
 
 namespace muse::tuner {
 namespace {
-
-auto family(const DecidedStep& step) {
-  const dispatch::Key k = dispatch_key(step.shape, false);
-  return std::tuple(step.regime, k.batch, k.q_len, k.num_q_heads, k.num_kv_heads, k.head_dim,
-                    k.page_size, k.window, k.rope, k.scaled);
-}
 
 std::string answer(const Incumbent& incumbent, const std::vector<DispatchRow>& rows,
                    const Shape& shape, bool contexts) {
@@ -29,21 +19,23 @@ std::string answer(const Incumbent& incumbent, const std::vector<DispatchRow>& r
 
 }  // namespace
 
-std::vector<std::vector<Chain>> sibling_winners(const std::vector<DecidedStep>& decided) {
-  std::map<decltype(family(decided.front())), std::map<std::string, Chain>> winners;
-  for (const DecidedStep& step : decided) {
-    if (!step.winner.empty()) winners[family(step)].emplace(key(step.winner), step.winner);
-  }
-  std::vector<std::vector<Chain>> result;
-  for (const DecidedStep& step : decided) {
-    std::vector<Chain>& mine = result.emplace_back();
-    for (const auto& [unused, chain] : winners[family(step)]) {
-      if (std::find(step.raced.begin(), step.raced.end(), chain) == step.raced.end()) {
-        mine.push_back(chain);
-      }
-    }
-  }
-  return result;
+Siblings::Kind Siblings::kind(const Shape& shape, profiler::Regime regime) {
+  const dispatch::Key k = dispatch_key(shape, false);
+  return {regime,         k.q_len,    k.num_q_heads,
+          k.num_kv_heads, k.head_dim, dispatch::detail::page_class(k.page_size),
+          k.window > 0,   k.rope,     k.scaled};
+}
+
+void Siblings::add_winner(const Shape& shape, profiler::Regime regime, const Chain& winner) {
+  winners_[kind(shape, regime)].emplace(key(winner), winner);
+}
+
+std::vector<Chain> Siblings::winners(const Shape& shape, profiler::Regime regime) const {
+  std::vector<Chain> chains;
+  const auto found = winners_.find(kind(shape, regime));
+  if (found == winners_.end()) return chains;
+  for (const auto& [unused, chain] : found->second) chains.push_back(chain);
+  return chains;
 }
 
 std::vector<std::string> answers(const Incumbent& incumbent, const Shape& shape) {

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pipelines that race on a shape although its own spans did not bring them up: what won where only
-// the context differs, and what earlier tables answer. Pure.
+// Pipelines that race on a shape although its own spans did not bring them up: what won on its
+// siblings, and what earlier tables answer. Pure.
 #pragma once
 
+#include <map>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "profiler/sampler.h"
@@ -11,18 +14,23 @@
 
 namespace muse::tuner {
 
-/// A whole step that has been decided for a shape and a regime.
-struct DecidedStep {
-  Shape shape;
-  profiler::Regime regime = profiler::Regime::kCold;
-  std::vector<Chain> raced;
-  Chain winner;  ///< empty: nothing valid
-};
+/// The pipelines that won, by what makes shapes siblings: the structure that a lookup must meet
+/// exactly (heads, head_dim, page class, windowed or not, RoPE or not, scaled or not), q_len and
+/// the regime. Batch and context may differ: a lookup goes from one to the other, and a table for
+/// every context can only name what was measured under each.
+class Siblings {
+ public:
+  void add_winner(const Shape& shape, profiler::Regime regime, const Chain& winner);
+  /// What has won on the shape and its siblings, each once, by key.
+  std::vector<Chain> winners(const Shape& shape, profiler::Regime regime) const;
 
-/// For each of `decided` the winners of those whose lookup key differs by the context alone, in the
-/// same regime, that have not raced there: a table for every context can only name what was
-/// measured under each. By key.
-std::vector<std::vector<Chain>> sibling_winners(const std::vector<DecidedStep>& decided);
+ private:
+  using Kind =
+      std::tuple<profiler::Regime, int64_t, int64_t, int64_t, int64_t, int64_t, bool, bool, bool>;
+  static Kind kind(const Shape& shape, profiler::Regime regime);
+
+  std::map<Kind, std::map<std::string, Chain>> winners_;
+};
 
 /// An emitted table, and what it is worth on the device at hand.
 struct Incumbent {

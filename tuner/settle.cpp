@@ -93,23 +93,36 @@ const StoredRace* standing_race(const std::vector<StoredRace>& races,
   return best;
 }
 
+// Whether somebody took part to the end who is not wanted.
+bool has_others(const StoredRace& race, const std::vector<db::Id>& wanted) {
+  if (is_within(race.trials, wanted)) return false;
+  const std::vector<Standing> standings = race.race.standings();
+  for (size_t i = 0; i < standings.size(); ++i) {
+    if (!standings[i].excluded && !contains(wanted, race.trials[i])) return true;
+  }
+  return false;
+}
+
 // The newest race that ranks everybody wanted, is led by one of them, had the same base and is
-// decided as closely as asked for.
+// decided as closely as asked for. One without others goes before: what was decided before they
+// joined is decided in the same way when a sweep is repeated or goes on.
 const StoredRace* deciding_race(const std::vector<StoredRace>& races,
                                 const std::vector<Entrant>& entrants, double half_width_pct) {
   const std::vector<db::Id> wanted = ids(entrants);
   const Entrant* base = find_base(entrants);
+  const StoredRace* joined = nullptr;
   for (size_t at = 0; at < races.size(); ++at) {
     const StoredRace& race = races[at];
     const db::Id raced_base = race.base < 0 ? 0 : race.trials[race.base];
     if (!is_led_by(race, wanted) || raced_base != (base == nullptr ? 0 : base->trial.id)) continue;
     if (!is_settled_at(race, half_width_pct)) continue;
     const std::set<db::Id> ranked = ranked_by(races, at);
-    if (std::all_of(wanted.begin(), wanted.end(), [&](db::Id id) { return ranked.contains(id); })) {
-      return &race;
-    }
+    if (!std::all_of(wanted.begin(), wanted.end(), [&](db::Id id) { return ranked.contains(id); }))
+      continue;
+    if (!has_others(race, wanted)) return &race;
+    if (joined == nullptr) joined = &race;
   }
-  return nullptr;
+  return joined;
 }
 
 // The entrants of a cut-off race in its order; empty where others are wanted now.

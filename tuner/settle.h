@@ -40,6 +40,8 @@ struct Tally {
   std::map<db::Id, Outcome> outcomes;
   std::set<db::Id> measured;  ///< timed in this run
   std::set<db::Id> reused;    ///< known from the database
+
+  bool is_reused(db::Id id) const { return reused.contains(id) && !measured.contains(id); }
 };
 
 /// By candidate key, ns; only of those that could be timed.
@@ -71,7 +73,8 @@ class Settler {
   void skip(const RaceGroup& group, const Candidate& candidate, Outcome outcome,
             const std::string& reason);
 
-  /// Of what was settled since the last call.
+  /// Of what was settled since the last call of take_tally().
+  const Tally& tally() const { return tally_; }
   Tally take_tally() { return std::exchange(tally_, {}); }
   /// What it is at, for progress.
   const std::string& at() const { return at_; }

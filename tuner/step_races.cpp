@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole pipelines: composed, answered by earlier tables, and those of sibling shapes.
+// Whole pipelines: composed, answered by earlier tables, and winners of siblings.
 #include "tuner/step_races.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
 #include "variants/registry.h"
 
@@ -60,46 +63,67 @@ void StepRaces::add_answers(const RaceGroup& group, const std::vector<Candidate>
   }
 }
 
-std::optional<Winner> StepRaces::settle(const RaceGroup& group,
-                                        const std::vector<Candidate>& candidates,
+std::optional<Winner> StepRaces::settle(size_t shape, profiler::Regime regime,
                                         const Shortlist& best) {
+  const RaceGroup group = this->group(shape, regime);
+  const std::vector<Candidate> candidates = candidates_(shape, regime);
   std::vector<Chain> chains = pipelines(group, candidates, best);
   add_answers(group, candidates, chains);
   const std::optional<Settled> settled = settler_.settle(group, chains, plan_.base, {});
   if (!settled) return std::nullopt;
-  const Winner& winner = settled->winner;
-  const auto won = std::find_if(chains.begin(), chains.end(),
-                                [&](const Chain& chain) { return key(chain) == winner.chain; });
-  Chain chain = won != chains.end() ? *won : winner.chain.empty() ? Chain{} : plan_.base;
-  steps_.push_back({{.shape = group.shape,
-                     .regime = group.regime,
-                     .raced = std::move(chains),
-                     .winner = std::move(chain)},
-                    candidates});
-  return winner;
+  chains.push_back(plan_.base);
+  Step step{.shape = shape, .regime = regime, .raced = {}};
+  for (const Chain& chain : chains) {
+    if (key(chain) == settled->winner.chain) siblings_.add_winner(group.shape, regime, chain);
+    if (const auto trial = records_.find(chain, group)) {
+      step.raced.emplace_back(trial->id, settler_.tally().is_reused(trial->id));
+    }
+  }
+  steps_.push_back(std::move(step));
+  return settled->winner;
+}
+
+Chain StepRaces::chain_of(const db::TrialRow& trial) const {
+  const std::string text = records_.store().candidate(trial.key.candidate_id).key;
+  const auto chain = Registry::global().parse_chain(text);
+  if (!chain) throw std::runtime_error(fmt::format("trial {}: {}", trial.id, chain.error()));
+  return *chain;
+}
+
+// What won on siblings, has not raced here and can run.
+std::vector<Chain> StepRaces::newcomers(const Step& step) const {
+  const RaceGroup group = this->group(step.shape, step.regime);
+  std::vector<Chain> chains = siblings_.winners(group.shape, step.regime);
+  std::erase_if(chains, [&](const Chain& chain) {
+    const auto trial = records_.find(chain, group);
+    return trial && std::any_of(step.raced.begin(), step.raced.end(),
+                                [&](const auto& raced) { return raced.first == trial->id; });
+  });
+  if (chains.empty()) return chains;
+  const std::vector<Candidate> candidates = candidates_(step.shape, step.regime);
+  std::erase_if(
+      chains, [&](const Chain& chain) { return !can_run(chain, group.shape.problem, candidates); });
+  return chains;
 }
 
 void StepRaces::race_siblings(const std::function<bool()>& before,
                               const std::function<void(const Again&)>& settled) {
-  std::vector<DecidedStep> decided;
-  for (const Step& step : steps_) decided.push_back(step.decided);
-  const std::vector<std::vector<Chain>> winners = sibling_winners(decided);
   for (size_t i = 0; i < steps_.size(); ++i) {
-    const DecidedStep& step = steps_[i].decided;
-    std::vector<Chain> chains = step.raced;
-    for (const Chain& chain : winners[i]) {
-      if (can_run(chain, step.shape.problem, steps_[i].candidates)) chains.push_back(chain);
-    }
-    if (chains.size() == step.raced.size()) continue;
     if (!before()) return;
-    const RaceGroup group{.shape = step.shape, .regime = step.regime, .span = kWholeStep};
-    const std::optional<Settled> again = settler_.settle(group, chains, plan_.base, {});
-    if (!again) return;
-    std::vector<db::Id> added;
-    for (size_t c = step.raced.size(); c < chains.size(); ++c) {
-      added.push_back(records_.trial(chains[c], group).id);
+    const Step& step = steps_[i];
+    std::vector<Chain> chains = newcomers(step);
+    if (chains.empty()) continue;
+    Again again{.step = i, .winner = {}, .counted = {}};
+    for (const auto& [id, reused] : step.raced) {
+      const db::TrialRow trial = records_.store().trial(id);
+      chains.push_back(chain_of(trial));
+      again.counted[id] = {*parse_outcome(trial.state), reused};
     }
-    settled({i, again->winner, std::move(added)});
+    const std::optional<Settled> decided =
+        settler_.settle(group(step.shape, step.regime), chains, plan_.base, {});
+    if (decided) again.winner = decided->winner;
+    settled(again);
+    if (!decided) return;
   }
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole pipelines of every shape: which of them race, and a second race for what won at another
-// context.
+// Whole pipelines of every shape: which of them race, and a second race for what won on siblings.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "tuner/challengers.h"
@@ -16,38 +17,53 @@ namespace muse::tuner {
 
 class StepRaces {
  public:
+  /// All that may run on a shape of the plan.
+  using Candidates = std::function<std::vector<Candidate>(size_t shape, profiler::Regime)>;
   StepRaces(const Plan& plan, const Spec& spec, const Hello& hello,
-            const std::vector<Incumbent>& incumbents, Records& records, Settler& settler)
+            const std::vector<Incumbent>& incumbents, Records& records, Settler& settler,
+            Candidates candidates)
       : plan_(plan),
         spec_(spec),
         hello_(hello),
         incumbents_(incumbents),
         records_(records),
-        settler_(settler) {}
+        settler_(settler),
+        candidates_(std::move(candidates)) {}
 
   /// Decides the shape's whole step among what can be made of `best` and is worth a race, the
-  /// candidates that cover the step, and what the incumbents answer. `candidates`: all that may run
-  /// there. nullopt where the work was stopped.
-  std::optional<Winner> settle(const RaceGroup& group, const std::vector<Candidate>& candidates,
-                               const Shortlist& best);
+  /// candidates that cover the step, and what the incumbents answer. nullopt where the work was
+  /// stopped.
+  std::optional<Winner> settle(size_t shape, profiler::Regime regime, const Shortlist& best);
 
-  /// A step that was decided anew.
-  struct Again {
-    size_t step;  ///< its number among the settled
-    Winner winner;
-    std::vector<db::Id> added;  ///< trials that were not in it before
+  /// A trial as it was after the first race.
+  struct Counted {
+    Outcome outcome;
+    bool reused;
   };
-  /// Once all shapes are settled: races the winners of other contexts where they have not raced,
-  /// against those that cannot be told from the winner there. Asks `before` each of them whether to
+  /// A step that was to be decided anew.
+  struct Again {
+    size_t step;                        ///< its number among the settled
+    std::optional<Winner> winner;       ///< none where the work was stopped
+    std::map<db::Id, Counted> counted;  ///< the trials that were in it before
+  };
+  /// Once all shapes are settled: races what won on siblings where it has not raced and can run,
+  /// against those that cannot be told from the winner there. Asks `before` each shape whether to
   /// go on.
   void race_siblings(const std::function<bool()>& before,
                      const std::function<void(const Again&)>& settled);
 
  private:
+  /// There may be very many: what raced is in the database.
   struct Step {
-    DecidedStep decided;
-    std::vector<Candidate> candidates;
+    size_t shape;
+    profiler::Regime regime;
+    std::vector<std::pair<db::Id, bool>> raced;  ///< trials, the base's too; reused or not
   };
+  RaceGroup group(size_t shape, profiler::Regime regime) const {
+    return {.shape = plan_.shapes[shape].shape, .regime = regime, .span = kWholeStep};
+  }
+  Chain chain_of(const db::TrialRow& trial) const;
+  std::vector<Chain> newcomers(const Step& step) const;
   std::vector<Chain> pipelines(const RaceGroup& group, const std::vector<Candidate>& candidates,
                                const Shortlist& best);
   void add_answers(const RaceGroup& group, const std::vector<Candidate>& candidates,
@@ -59,7 +75,9 @@ class StepRaces {
   const std::vector<Incumbent>& incumbents_;
   Records& records_;
   Settler& settler_;
+  Candidates candidates_;
   std::vector<Step> steps_;
+  Siblings siblings_;
 };
 
 }  // namespace muse::tuner

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "profiler/nvtx.h"
@@ -59,7 +60,8 @@ class Sweeper {
         settler_(spec, hello, options.seed + static_cast<uint64_t>(options.repetition - 1),
                  options.fresh, records, runner_,
                  [this](const RaceGroup& group) { calibrate(group); }),
-        steps_(plan, spec, hello, options.incumbents, records, settler_) {}
+        steps_(plan, spec, hello, options.incumbents, records, settler_,
+               [this](size_t shape, profiler::Regime regime) { return planned(shape, regime); }) {}
 
   SweepResult run();
 
@@ -67,6 +69,7 @@ class Sweeper {
   bool stopped();
   bool keep_on();
   void calibrate(const RaceGroup& group);
+  std::span<const PlanItem> items(size_t shape, profiler::Regime regime) const;
   void store_skipped(size_t shape, profiler::Regime regime);
   std::vector<Candidate> planned(size_t shape, profiler::Regime regime) const;
   std::set<Span> spans(size_t shape, profiler::Regime regime) const;
@@ -77,7 +80,7 @@ class Sweeper {
   void note_busy_host(double load, int cpus);
   std::optional<Chain> feeder(const Problem& problem, Span span, const Chain& producer,
                               const std::vector<Candidate>& candidates) const;
-  void count_trials();
+  void count_trials(const std::map<db::Id, StepRaces::Counted>& counted = {});
   void sweep_shape(size_t shape, profiler::Regime regime);
   void race_siblings();
   bool sweep_span(const RaceGroup& group, const std::vector<Candidate>& candidates,
@@ -133,12 +136,17 @@ void Sweeper::calibrate(const RaceGroup& group) {
   measurer_.set_deadline(std::max(options_.deadline_floor, fifty_times));
 }
 
+// The plan is ordered by both.
+std::span<const PlanItem> Sweeper::items(size_t shape, profiler::Regime regime) const {
+  const auto of = [](const PlanItem& item) { return std::pair(item.shape, item.regime); };
+  return std::ranges::equal_range(plan_.items, std::pair(shape, regime), {}, of);
+}
+
 // What does not run here: unsupported, or without machine code.
 void Sweeper::store_skipped(size_t shape, profiler::Regime regime) {
   const RaceGroup group{.shape = plan_.shapes[shape].shape, .regime = regime};
   records_.store().transaction([&] {
-    for (const PlanItem& item : plan_.items) {
-      if (item.shape != shape || item.regime != regime) continue;
+    for (const PlanItem& item : items(shape, regime)) {
       const auto failed = options_.not_compiled.find(key(item.candidate));
       if (item.action == Action::kSkip) {
         settler_.skip(group, item.candidate, Outcome::kUnsupported, item.reason);
@@ -151,9 +159,8 @@ void Sweeper::store_skipped(size_t shape, profiler::Regime regime) {
 
 std::vector<Candidate> Sweeper::planned(size_t shape, profiler::Regime regime) const {
   std::vector<Candidate> candidates;
-  for (const PlanItem& item : plan_.items) {
-    if (item.shape == shape && item.regime == regime && item.action != Action::kSkip &&
-        !options_.not_compiled.contains(key(item.candidate))) {
+  for (const PlanItem& item : items(shape, regime)) {
+    if (item.action != Action::kSkip && !options_.not_compiled.contains(key(item.candidate))) {
       candidates.push_back(item.candidate);
     }
   }
@@ -296,36 +303,46 @@ void Sweeper::sweep_shape(size_t shape, profiler::Regime regime) {
     if (!sweep_span(group, candidates, best)) return;
   }
   begin_part(kWholeStep);
-  group.span = kWholeStep;
-  if (const std::optional<Winner> winner = steps_.settle(group, candidates, best)) {
+  if (const std::optional<Winner> winner = steps_.settle(shape, regime, best)) {
     step_winners_.push_back(result_.winners.size());
     result_.winners.push_back(*winner);
   }
   pace_.end(progress_.elapsed_s());
 }
 
-// Of what has raced before, only the decision is new.
+// What has raced before is counted as it is now, not once more.
 void Sweeper::race_siblings() {
+  constexpr const char* kPart = "siblings";
+  for (size_t i = 0; i < step_winners_.size(); ++i) pace_.expect(kPart);
   const auto before = [this] {
     calibrated_ = false;
+    pace_.begin(kPart, progress_.elapsed_s());
     return !stopped();
   };
   steps_.race_siblings(before, [this](const StepRaces::Again& again) {
-    result_.winners[step_winners_[again.step]] = again.winner;
-    const Tally tally = settler_.take_tally();
-    for (const db::Id id : again.added) {
-      ++result_.outcomes[tally.outcomes.at(id)];
-      result_.measured += tally.measured.contains(id) ? 1 : 0;
-    }
+    if (again.winner) result_.winners[step_winners_[again.step]] = *again.winner;
+    count_trials(again.counted);
   });
 }
 
 // Trials belong to one shape and regime: once that is done, their numbers are all that is kept.
-void Sweeper::count_trials() {
-  const Tally tally = settler_.take_tally();
+// `counted`: those that were counted before; who was reused then may have raced since.
+void Sweeper::count_trials(const std::map<db::Id, StepRaces::Counted>& counted) {
+  Tally tally = settler_.take_tally();
+  for (const auto& [id, was] : counted) {
+    if (!tally.outcomes.contains(id)) continue;
+    const auto mine = result_.outcomes.find(was.outcome);
+    if (mine != result_.outcomes.end() && --mine->second == 0) result_.outcomes.erase(mine);
+    if (was.reused) {
+      --result_.reused;
+    } else {
+      tally.reused.erase(id);
+      tally.measured.erase(id);
+    }
+  }
   records_.store().transaction([&] {
     for (const db::Id id : tally.reused) {
-      if (tally.measured.contains(id)) continue;
+      if (!tally.is_reused(id)) continue;
       records_.set_reused(id);
       ++result_.reused;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pipelines that race where their spans did not bring them up: winners of sibling shapes, answers
-// of earlier tables.
+// Pipelines that race where their spans did not bring them up: winners of siblings, answers of
+// earlier tables.
 #include "tuner/challengers.h"
 
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 
 #include "tests/tuner/mocked_sweep.h"
 #include "tuner/dispatch_rows.h"
+#include "tuner/stored_selection.h"
 
 namespace muse::tuner {
 namespace {
@@ -21,39 +22,50 @@ Chain chain(const std::string& text) { return *Registry::global().parse_chain(te
 const Chain kA = chain("prepare/scalar + attention/scalar + combine/scalar + gate/scalar");
 const Chain kB = chain("prepare/scalar + attention/scalar + combine/scalar + gate/simd");
 
-DecidedStep step(int64_t batch, int64_t context, const Chain& winner) {
-  DecidedStep step;
-  step.shape.problem.batch = batch;
-  step.shape.lengths.context = context;
-  step.raced = {winner};
-  step.winner = winner;
-  return step;
+Shape shape(int64_t batch, int64_t context) {
+  Shape shape;
+  shape.problem.batch = batch;
+  shape.lengths.context = context;
+  return shape;
 }
 
-TEST(Challengers, AWinnerOfAnotherContextRacesHereToo) {
-  const auto extra = sibling_winners({step(8, 4096, kA), step(8, 32768, kB), step(8, 65536, kA)});
-  EXPECT_EQ(extra[0], std::vector<Chain>{kB});
-  EXPECT_EQ(extra[1], std::vector<Chain>{kA});
-  EXPECT_EQ(extra[2], std::vector<Chain>{kB});
-}
+constexpr auto kCold = profiler::Regime::kCold;
 
-TEST(Challengers, AnotherBatchWindowOrRegimeIsNoSibling) {
-  DecidedStep windowed = step(8, 32768, kB), warm = windowed;
-  windowed.shape.problem.window = 2048;
-  warm.regime = profiler::Regime::kWarm;
-  for (const auto& extra :
-       sibling_winners({step(8, 4096, kA), step(4, 4096, kB), windowed, warm})) {
-    EXPECT_TRUE(extra.empty());
+TEST(Siblings, AWinnerOfAnotherBatchOrContextRacesHereToo) {
+  Siblings siblings;
+  siblings.add_winner(shape(8, 4096), kCold, kB);
+  siblings.add_winner(shape(8, 32768), kCold, kA);
+  siblings.add_winner(shape(1, 65536), kCold, kB);
+  for (const Shape& here : {shape(8, 4096), shape(128, 512)}) {
+    EXPECT_EQ(siblings.winners(here, kCold), (std::vector<Chain>{kA, kB})) << "each once, by key";
   }
 }
 
-TEST(Challengers, WhatHasRacedOrWasNotDecidedIsLeftOut) {
-  DecidedStep knows = step(8, 4096, kA), nothing = step(8, 65536, {});
-  knows.raced.push_back(kB);
-  const auto extra = sibling_winners({knows, step(8, 32768, kB), nothing});
-  EXPECT_TRUE(extra[0].empty());
-  EXPECT_EQ(extra[1], std::vector<Chain>{kA});
-  EXPECT_EQ(extra[2], (std::vector<Chain>{kA, kB}));
+TEST(Siblings, AnotherStructureQLenOrRegimeIsNoSibling) {
+  Siblings siblings;
+  siblings.add_winner(shape(8, 4096), kCold, kA);
+  EXPECT_TRUE(siblings.winners(shape(8, 4096), profiler::Regime::kWarm).empty());
+  using Change = void (*)(Problem&);
+  for (const Change change : std::initializer_list<Change>{
+           [](Problem& p) { p.q_len = 2; }, [](Problem& p) { p.num_q_heads = 32; },
+           [](Problem& p) { p.num_kv_heads = 4; }, [](Problem& p) { p.head_dim = 128; },
+           [](Problem& p) { p.page_size = 16; }, [](Problem& p) { p.window = 2048; },
+           [](Problem& p) { p.rope_theta = 1e4; }, [](Problem& p) { p.kv_scale = 0.5; }}) {
+    Shape other = shape(8, 4096);
+    change(other.problem);
+    EXPECT_TRUE(siblings.winners(other, kCold).empty()) << key(other);
+  }
+}
+
+TEST(Siblings, WindowsOfAnySizeAndLargePagesAreOfOneStructure) {
+  Shape one = shape(8, 4096), other = shape(4, 4096);
+  one.problem.window = 2048;
+  other.problem.window = 512;
+  one.problem.page_size = 64;
+  other.problem.page_size = 128;
+  Siblings siblings;
+  siblings.add_winner(one, kCold, kA);
+  EXPECT_EQ(siblings.winners(other, kCold), std::vector<Chain>{kA});
 }
 
 Incumbent incumbent() {
@@ -61,98 +73,196 @@ Incumbent incumbent() {
   DispatchTable& table = incumbent.table;
   table.base = key(kA);
   table.rules = dispatch_rules({{"batch", "log2"}, {"context", "log2"}}, 1.6);
-  table.rows = {{.shape = step(8, 4096, kB).shape, .pipeline = key(kB), .median_ns = 1}};
-  table.captured = {{.shape = step(8, 4096, kA).shape, .pipeline = key(kA), .median_ns = 1}};
+  table.rows = {{.shape = shape(8, 4096), .pipeline = key(kB), .median_ns = 1}};
+  table.captured = {{.shape = shape(8, 4096), .pipeline = key(kA), .median_ns = 1}};
   return incumbent;
 }
 
 TEST(Challengers, ATableAnswersByBothOfItsTables) {
   const Incumbent table = incumbent();
-  EXPECT_EQ(answers(table, step(8, 4096, {}).shape), (std::vector{key(kA), key(kB)}));
-  EXPECT_EQ(answers(table, step(8, 6000, {}).shape), (std::vector{key(kA), key(kB)})) << "near";
+  EXPECT_EQ(answers(table, shape(8, 4096)), (std::vector{key(kA), key(kB)}));
+  EXPECT_EQ(answers(table, shape(8, 6000)), (std::vector{key(kA), key(kB)})) << "near";
 }
 
 TEST(Challengers, ABaseByDefaultIsNoAnswer) {
   Incumbent table = incumbent();
-  DecidedStep windowed = step(8, 4096, {});
-  windowed.shape.problem.window = 2048;
-  EXPECT_TRUE(answers(table, windowed.shape).empty());
+  Shape windowed = shape(8, 4096);
+  windowed.problem.window = 2048;
+  EXPECT_TRUE(answers(table, windowed).empty());
   table.guard = dispatch::Guard::kForeign;
-  EXPECT_TRUE(answers(table, step(8, 4096, {}).shape).empty());
+  EXPECT_TRUE(answers(table, shape(8, 4096)).empty());
 }
 
-/// Two contexts of one key, each with an attention of its own that is best there.
-class Siblings : public MockedSweep {
+/// Shapes of one structure, each with an attention of its own that is best there.
+class SiblingSweep : public MockedSweep {
  protected:
-  Siblings() {
+  SiblingSweep() {
     settings_.config =
         "variants: {include: [prepare/fused, attention/mma, combine/gated], tunables: "
         "{attention/mma: {tile_kv: [64], warps: [4], heads_per_cta: [1], partial_bf16: [0], "
-        "cluster: [1], ticket: [0], gate: [0], splits: [8, 32, 64]}, prepare/fused: {threads: "
+        "cluster: [1], ticket: [0], gate: [0], splits: [4, 8, 32, 64]}, prepare/fused: {threads: "
         "[128]}, combine/gated: {threads: [128], lanes: [32], splits_per_step: [4]}}}\n"
         "pipelines: {top_k: 1, pdl: [off]}\n";
     settings_.shapes =
-        "  - {batch: 2, q_len: 1, window: 0, rope_theta: 0, context: [4096, 32768], pool_bytes: "
-        "1MiB}\n";
+        "  - {batch: [2, 8], q_len: 1, window: 0, rope_theta: 0, context: [4096, 32768], "
+        "pool_bytes: 1MiB}\n";
     settings_.filter = {};
+  }
+  static std::string best_at(const std::string& shape) {
+    const bool is_long = shape.find("_t32768_") != std::string::npos;
+    if (shape.starts_with("b2_")) return is_long ? "splits=64" : "splits=8,";
+    return is_long ? "splits=32" : "splits=4,";
   }
   static Script script() {
     Script script;
     script.ns = [](const Turn& turn) {
-      const bool is_long = turn.shape.find("_t32768_") != std::string::npos;
       double ns = turn.chain.find("attention/") == std::string::npos ? 5'000 : 20'000;
-      if (turn.chain.find(is_long ? "splits=64" : "splits=8,") != std::string::npos) ns *= 0.8;
+      if (turn.chain.find(best_at(turn.shape)) != std::string::npos) ns *= 0.8;
       return ns;
     };
     return script;
   }
   /// Shapes in which a pipeline with this attention was timed.
-  std::set<std::string> timed_at(const std::string& splits) const {
+  std::set<std::string> timed_at(const std::string& attention) const {
     std::set<std::string> shapes;
     const db::Store store = open();
     for (const auto& one : store.run_trials(store.last_run()->id)) {
       if (one.candidate.span == "prepare..gate" && one.median_ns &&
-          one.candidate.key.find(splits) != std::string::npos) {
+          one.candidate.key.find(attention) != std::string::npos) {
         shapes.insert(one.problem.key);
       }
     }
     return shapes;
   }
+  /// What the sweep says it counted is what the database has.
+  void expect_counted_once(const Swept& swept) const {
+    std::map<Outcome, int> outcomes;
+    const db::Store store = open();
+    int reused = 0;
+    for (const auto& one : store.run_trials(swept.run)) {
+      ++outcomes[*parse_outcome(one.trial.state)];
+      reused += one.reused ? 1 : 0;
+    }
+    EXPECT_EQ(swept.result.outcomes, outcomes);
+    EXPECT_EQ(swept.result.reused, reused);
+  }
   Settings settings_;
 };
 
-TEST_F(Siblings, EachWinnerIsTimedAtEveryContextOfItsKey) {
+TEST_F(SiblingSweep, EachWinnerIsTimedOnEveryShapeOfItsStructure) {
+  settings_.shapes +=
+      "  - {batch: 2, q_len: 2, window: 0, rope_theta: 0, context: 4096, pool_bytes: 1MiB}\n";
   const Swept swept = sweep(script(), settings_);
-  EXPECT_EQ(timed_at("splits=8,").size(), 2U);
-  EXPECT_EQ(timed_at("splits=64").size(), 2U);
+  for (const char* one : {"splits=4,", "splits=32", "splits=64"}) {
+    EXPECT_EQ(timed_at(one).size(), 4U) << one;
+  }
+  EXPECT_EQ(timed_at("splits=8,").size(), 5U) << "best of two query tokens, too";
   std::map<std::string, std::string> chosen;
   for (const Winner& winner : swept.result.winners) {
     if (winner.span == "prepare..gate") chosen[winner.shape] = winner.chain;
   }
-  ASSERT_EQ(chosen.size(), 2U) << "one decision for each shape, however often it raced";
+  ASSERT_EQ(chosen.size(), 5U) << "one decision for each shape, however often it raced";
   for (const auto& [shape, winner] : chosen) {
-    const bool is_long = shape.find("_t32768_") != std::string::npos;
-    EXPECT_NE(winner.find(is_long ? "splits=64" : "splits=8,"), std::string::npos) << winner;
+    EXPECT_NE(winner.find(best_at(shape)), std::string::npos) << shape << ": " << winner;
   }
   const db::Store store = open();
   const MeasuredRun measured = measured_run(store, *store.last_run(), "cold");
   DispatchTable table;
   table.base = store.last_run()->base;
   fill_rows(table, measured.shapes, std::nullopt);
-  ASSERT_EQ(table.captured.size(), 1U);
+  ASSERT_EQ(table.captured.size(), 3U);
   EXPECT_EQ(table.captured[0].over.size(), 2U);
 }
 
-TEST_F(Siblings, CountsEveryTrialOnce) {
-  const Swept swept = sweep(script(), settings_);
-  int counted = 0;
-  for (const auto& [outcome, count] : swept.result.outcomes) counted += count;
+TEST_F(SiblingSweep, AWinnerOfASiblingThatIsFasterHereIsChosenHere) {
+  Script script = this->script();
+  const auto truth = script.ns;
+  // Alone the attention looks slow at batch 8, as part of a whole step it is the best there.
+  script.ns = [truth](const Turn& turn) {
+    const bool whole = turn.chain.find(" + ") != std::string::npos;
+    const bool there =
+        turn.shape.starts_with("b8_") && turn.chain.find("splits=64") != turn.chain.npos;
+    return truth(turn) * (whole && there ? 0.5 : 1);
+  };
+  const Swept swept = sweep(script, settings_);
+  for (const Winner& winner : swept.result.winners) {
+    if (winner.span != "prepare..gate" || !winner.shape.starts_with("b8_")) continue;
+    EXPECT_NE(winner.chain.find("splits=64"), std::string::npos) << winner.shape;
+  }
   const db::Store store = open();
-  EXPECT_EQ(counted, static_cast<int>(store.run_trials(swept.run).size()));
-  EXPECT_EQ(swept.result.measured, counted);
+  const StoredSelections selections(store, *store.last_run());
+  for (const db::SelectionRow& row : store.selections(swept.run)) {
+    const auto replayed = selections.replay(row);
+    ASSERT_TRUE(replayed) << replayed.error();
+    EXPECT_TRUE(replayed->differences.empty()) << replayed->differences[0];
+  }
 }
 
-TEST_F(Siblings, ASecondSweepOfTheSameMeasuresNothing) {
+TEST_F(SiblingSweep, WhatAShapeCannotRunIsLeftOutThere) {
+  settings_.config =
+      "variants: {include: [prepare/fused, attention/register_dealt, attention/mma, combine/gated, "
+      "combine/dealt], tunables: {attention/register_dealt: {tokens: [16], depth: [2], warps: [4], "
+      "waves: [1], splits: [128], gate: [0]}, attention/mma: {tile_kv: [64], warps: [4], "
+      "heads_per_cta: [1], partial_bf16: [0], cluster: [1], ticket: [0], gate: [0], splits: "
+      "[16]}}}\npipelines: {top_k: 1, pdl: [off]}\n";
+  settings_.shapes =
+      "  - {batch: [2, 2048], q_len: 1, window: 0, rope_theta: 0, context: 4096, pool_bytes: "
+      "1MiB}\n";
+  Script script;
+  script.ns = [](const Turn& turn) {
+    return turn.chain.find("register_dealt") != std::string::npos ? 10'000 : 20'000;
+  };
+  const Swept swept = sweep(script, settings_);
+  EXPECT_EQ(exit_code(swept.result), ExitCode::kOk);
+  const std::set<std::string> shapes = timed_at("register_dealt");
+  ASSERT_EQ(shapes.size(), 1U);
+  EXPECT_TRUE(shapes.begin()->starts_with("b2_"));
+}
+
+TEST_F(SiblingSweep, ABaseThatWinsElsewhereIsNotRacedOnceMore) {
+  Script script;
+  script.ns = [](const Turn& turn) {
+    const bool is_long = turn.shape.find("_t32768_") != std::string::npos;
+    const bool is_base = turn.chain.find("splits=16") != std::string::npos;
+    return is_base == is_long ? 16'000 : 20'000;
+  };
+  settings_.config.replace(settings_.config.find("[4, 8, 32, 64]"), 14, "[8]");
+  const Swept swept = sweep(script, settings_);
+  expect_counted_once(swept);
+  const db::Store store = open();
+  int races = 0;
+  for (const db::RaceRow& race : store.races(swept.run)) races += race.span == "prepare..gate";
+  EXPECT_EQ(races, 6) << "where the base did not win it has raced all the same";
+}
+
+TEST_F(SiblingSweep, CountsEveryTrialOnce) {
+  const Swept swept = sweep(script(), settings_);
+  expect_counted_once(swept);
+  EXPECT_EQ(swept.result.measured, swept.result.outcomes.at(Outcome::kOk));
+  const Swept second = sweep(script(), settings_);
+  expect_counted_once(second);
+  EXPECT_EQ(second.result.reused, swept.result.measured);
+}
+
+TEST_F(SiblingSweep, AWinnerOfASiblingThatIsWrongHereIsCountedAsThat) {
+  Script script = this->script();
+  script.revalidate = [](const RevalidateRequest& request) -> Script::Verdict {
+    const bool fails = request.shape.starts_with("b8_") &&
+                       request.entrant.chain.find("splits=64") != std::string::npos;
+    return fails ? fakes::failed(Outcome::kIncorrect, "wrong on other data") : fakes::passed();
+  };
+  const auto truth = script.ns;
+  script.ns = [truth](const Turn& turn) {
+    const bool whole = turn.chain.find(" + ") != std::string::npos;
+    return truth(turn) * (whole && turn.chain.find("splits=64") != turn.chain.npos ? 0.5 : 1);
+  };
+  const Swept swept = sweep(script, settings_);
+  expect_counted_once(swept);
+  EXPECT_EQ(swept.result.outcomes.at(Outcome::kIncorrect), 2);
+  EXPECT_EQ(exit_code(swept.result), ExitCode::kIncomplete);
+}
+
+TEST_F(SiblingSweep, ASecondSweepOfTheSameMeasuresNothing) {
   const Swept first = sweep(script(), settings_);
   const Swept second = sweep(script(), settings_);
   EXPECT_NE(first.run, second.run);
@@ -160,7 +270,32 @@ TEST_F(Siblings, ASecondSweepOfTheSameMeasuresNothing) {
   EXPECT_EQ(second.result.rounds, 0);
 }
 
-TEST_F(Siblings, WhatAnEarlierTableAnswersRacesThoughNoSpanBringsItUp) {
+// The second race has samples of its own, by which another of the tie set may lead: what the first
+// one decided still says what the siblings race.
+TEST_F(SiblingSweep, ASecondSweepOfNearTiesMeasuresNothingToo) {
+  settings_.config.replace(settings_.config.find("lanes: [32]"), 11, "lanes: [8, 32]");
+  settings_.shapes =
+      "  - {batch: [1, 2, 4, 8, 16, 32], q_len: 1, window: 0, rope_theta: 0, context: [4096, "
+      "32768], pool_bytes: 1MiB}\n";
+  settings_.config += "measure: {max_rounds: 48}\n";
+  Script script{.noise = 0.01};
+  script.ns = [](const Turn& turn) {  // up to 3 % apart, in another order on every shape
+    const std::string id = hash_hex(turn.shape + turn.chain).substr(0, 8);
+    return 20'000 * (1 + 0.03 * static_cast<double>(std::stoul(id, nullptr, 16)) / 0xffffffffU);
+  };
+  const Swept first = sweep(script, settings_);
+  int races = 0;
+  for (const db::RaceRow& race : open().races(first.run)) races += race.span == "prepare..gate";
+  EXPECT_GT(races, 12) << "a second one on many shapes";
+  const Swept second = sweep(script, settings_);
+  EXPECT_EQ(second.result.rounds, 0);
+  EXPECT_EQ(second.result.measured, 0);
+  for (size_t i = 0; i < first.result.winners.size(); ++i) {
+    EXPECT_EQ(second.result.winners.at(i).chain, first.result.winners[i].chain);
+  }
+}
+
+TEST_F(SiblingSweep, WhatAnEarlierTableAnswersRacesThoughNoSpanBringsItUp) {
   settings_.shapes =
       "  - {batch: 2, q_len: 1, window: 0, rope_theta: 0, context: 4096, pool_bytes: 1MiB}\n";
   sweep(script(), settings_);
