@@ -165,7 +165,7 @@ class Validation {
       ChainRun run(bench_, bench_.arena(), chain_, *stand, kind, *feed, partials);
       launch(run, fill, false, sight_.taps);
       const bool first = fill == options_.fills.front();
-      const bool repeats = first && all_declare(&Declared::deterministic);
+      const bool repeats = first && is_deterministic();
       const Products made = repeats ? run.products() : Products();
       reference([&] { judge(run, *stand, *feed, fill); });
       if (!first) continue;
@@ -285,9 +285,9 @@ class Validation {
     record(Gate::kEndToEnd, fill, judge_end_to_end("out", stand.end_to_end, got));
   }
 
-  bool all_declare(bool Declared::*property) const {
-    return std::all_of(chain_.begin(), chain_.end(), [&](const Candidate& candidate) {
-      return candidate.variant->declared.*property;
+  bool is_deterministic() const {
+    return std::all_of(chain_.begin(), chain_.end(), [](const Candidate& candidate) {
+      return candidate.variant->declared.deterministic;
     });
   }
 
@@ -335,7 +335,7 @@ class Validation {
   void judge_alone(ChainRun& run, const std::shared_ptr<Stand>& stand, const FeedOnTarget& feed,
                    CaseKind kind, const Handoff& partials, Fill fill) {
     if (problem().batch == 1 || span_.last < Stage::kCombine) return;
-    if (!all_declare(&Declared::batch_invariant)) return;
+    if (!std::all_of(chain_.begin(), chain_.end(), is_batch_invariant)) return;
     AloneStand& alone = reference([&]() -> AloneStand& { return bench_.last_alone(stand); });
     const Problem& one = alone.stand->problem();
     if (!unsupported(one).empty()) return;

@@ -86,6 +86,12 @@ std::string broken_constraint(const Variant& variant) {
   return {};
 }
 
+std::string broken_declaration(const Variant& variant) {
+  const std::string& unless = variant.declared.batch_invariant_unless;
+  if (unless.empty() || default_configuration(variant).contains(unless)) return {};
+  return fmt::format("batch_invariant_unless names no tunable: '{}'", unless);
+}
+
 std::string broken_entries(const Variant& variant) {
   if (variant.target.kind == TargetKind::kHost) {
     return variant.entries.empty() ? "" : "a host variant has no kernel entries";
@@ -123,6 +129,7 @@ std::string broken_contract(const Variant& variant) {
   std::string broken = broken_entries(variant);
   if (broken.empty()) broken = broken_tunable(variant);
   if (broken.empty()) broken = broken_constraint(variant);
+  if (broken.empty()) broken = broken_declaration(variant);
   if (!broken.empty()) return broken;
   broken = check(variant, default_configuration(variant));
   if (!broken.empty()) return "the default configuration is not legal: " + broken;

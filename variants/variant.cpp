@@ -108,6 +108,12 @@ std::string_view name(Precision precision) {
   return "?";
 }
 
+bool is_batch_invariant(const Candidate& candidate) {
+  const Declared& declared = candidate.variant->declared;
+  const std::string& unless = declared.batch_invariant_unless;
+  return declared.batch_invariant && (unless.empty() || candidate.configuration.at(unless) == 0);
+}
+
 std::string key(const Candidate& candidate) {
   std::string text = candidate.variant->name;
   char separator = ':';

@@ -113,8 +113,9 @@ enum class Precision : uint8_t { kF32, kF16, kBf16, kE4m3 };
 std::string_view name(Precision precision);
 
 struct Declared {
-  bool batch_invariant = false;  ///< one request alone and in a batch give the same bits
-  bool deterministic = true;     ///< run to run the same bits
+  bool batch_invariant = false;  ///< one request alone and in a batch give the same bits,
+  std::string batch_invariant_unless = {};  ///< unless this tunable is not 0; empty: always
+  bool deterministic = true;                ///< run to run the same bits
   Precision precision = Precision::kF32;
 };
 
@@ -167,6 +168,9 @@ struct Chain : std::vector<Candidate> {
            static_cast<const vector&>(*this) == static_cast<const vector&>(other);
   }
 };
+
+/// What the candidate's variant declares of this configuration.
+bool is_batch_invariant(const Candidate& candidate);
 
 /// "attention/simt:splits=4,tile_kv=64" (tunables sorted); "gate/scalar" without tunables.
 std::string key(const Candidate& candidate);

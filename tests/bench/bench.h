@@ -28,6 +28,11 @@ void register_candidate(const std::string& candidate_key, const std::string& sha
 /// Throws std::runtime_error with the reason where there is no GPU, no run or no cubin.
 void register_pipelines(const std::string& database, const std::string& cache);
 
+/// Registers "aot/<pipeline>": kernels compiled ahead of time, through the C interface, beside those
+/// of a sweep out of `cache`, on the same data at context 32768, in turns, timed as
+/// register_pipelines() does. Throws std::runtime_error without a Hopper GPU.
+void register_aot(const std::string& cache);
+
 struct DecodeOptions {
   std::string database, cache;
   std::string seed;  ///< CSV of the other pipeline's times; empty = the published ones

@@ -19,6 +19,7 @@ constexpr const char* kUsage =
     "       muse-bench --candidate KEY [--candidate KEY ...] --shape KEY [--benchmark_...]\n"
     "       muse-bench --kernels [--benchmark_...]\n"
     "       muse-bench --pipelines DATABASE --cache FOLDER [--benchmark_...]\n"
+    "       muse-bench --aot --cache FOLDER [--benchmark_...]\n"
     "       muse-bench --decode DATABASE --cache FOLDER [--seed-figures CSV] [--json FILE]\n";
 
 struct Options {
@@ -26,7 +27,7 @@ struct Options {
   std::string shape, pipelines, cache;
   muse::bench::DecodeOptions decode;
   std::vector<char*> rest;  ///< for Google Benchmark
-  bool kernels = false, wrong = false;
+  bool kernels = false, aot = false, wrong = false;
 };
 
 Options parse(int argc, char** argv) {
@@ -42,6 +43,8 @@ Options parse(int argc, char** argv) {
     const auto option = single.find(argv[i]);
     if (std::strcmp(argv[i], "--kernels") == 0) {
       options.kernels = true;
+    } else if (std::strcmp(argv[i], "--aot") == 0) {
+      options.aot = true;
     } else if (!candidate && option == single.end()) {
       options.rest.push_back(argv[i]);
     } else if (i + 1 == argc) {
@@ -55,9 +58,11 @@ Options parse(int argc, char** argv) {
   options.decode.cache = options.cache;
   const bool decode = !options.decode.database.empty();
   const bool pipelines = !options.pipelines.empty();
-  options.wrong = options.wrong || options.candidates.empty() != options.shape.empty() ||
-                  (decode || pipelines) != !options.cache.empty() || (decode && pipelines) ||
-                  (!options.decode.json.empty() && !decode);
+  options.wrong =
+      options.wrong || options.candidates.empty() != options.shape.empty() ||
+      (decode || pipelines || options.aot) != !options.cache.empty() ||
+      static_cast<int>(decode) + static_cast<int>(pipelines) + static_cast<int>(options.aot) > 1 ||
+      (!options.decode.json.empty() && !decode);
   return options;
 }
 
@@ -77,6 +82,8 @@ int main(int argc, char** argv) try {
   }
   if (options.kernels) {
     muse::bench::register_kernels();
+  } else if (options.aot) {
+    muse::bench::register_aot(options.cache);
   } else if (!options.pipelines.empty()) {
     muse::bench::register_pipelines(options.pipelines, options.cache);
   } else if (options.candidates.empty()) {

@@ -147,11 +147,6 @@ void run_on_host(benchmark::State& state) {
 
 #if defined(MUSE_HAS_CUDA)
 
-const aot::GpuTable& gpu_table() {
-  static const aot::GpuTable table;
-  return table;
-}
-
 /// One launch as the runtime wants it, made before.
 struct BareLaunch {
   const void* kernel;
@@ -204,7 +199,8 @@ void run_on_gpu(benchmark::State& state, size_t number) {
   aot::require(plan.init_workspace(workspace.as<void>(), bytes, stream.get()));
   const muse_attention_buffers buffers = data.buffers();
 
-  const Chain chain = Registry::global().parse_chain(gpu_table().keys()[number]).value();
+  const Chain chain =
+      Registry::global().parse_chain(aot::GpuTable::shared().keys()[number]).value();
   const std::vector<Bound> bound =
       bound_launches(chain, step->problem, as_buffers(buffers), workspace.as<std::byte>(),
                      cuda_device_class(0).value(), runtime::cuda_target().encoder());
@@ -243,8 +239,8 @@ bool has_gpu() {
 void register_runtime() {
 #if defined(MUSE_HAS_CUDA)
   if (has_gpu()) {
-    for (size_t i = 0; i < gpu_table().keys().size(); ++i) {
-      const std::string name = "runtime/run/" + gpu_table().keys()[i];
+    for (size_t i = 0; i < aot::GpuTable::shared().keys().size(); ++i) {
+      const std::string name = "runtime/run/" + aot::GpuTable::shared().keys()[i];
       benchmark::RegisterBenchmark(name.c_str(), [i](benchmark::State& state) {
         run_on_gpu(state, i);
       })->UseManualTime();
@@ -269,7 +265,7 @@ namespace muse::runtime {
 
 const LinkedTable& linked_table() {
 #if defined(MUSE_HAS_CUDA)
-  if (bench::has_gpu()) return bench::gpu_table().linked;
+  if (bench::has_gpu()) return aot::GpuTable::shared().linked;
 #endif
   static const SmallTable table;
   return table.linked;

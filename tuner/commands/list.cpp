@@ -54,6 +54,7 @@ json describe(const Variant& variant) {
           {"space", space(variant).size()},
           {"constraints", constraints},
           {"batch_invariant", variant.declared.batch_invariant},
+          {"batch_invariant_unless", variant.declared.batch_invariant_unless},
           {"deterministic", variant.declared.deterministic},
           {"precision", name(variant.declared.precision)},
           {"supports", json::array()}};

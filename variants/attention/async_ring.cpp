@@ -92,12 +92,16 @@ Support supports(const Problem& problem, const Configuration& configuration,
   return device::check_shared_memory(shared_bytes(problem, configuration), device);
 }
 
-Geometry geometry(const Problem& problem, const Configuration& configuration, const DeviceClass&) {
+Geometry geometry(const Problem& problem, const Configuration& configuration,
+                  const DeviceClass& device) {
   Launch launch = device::epilogue_launch(entry_of(problem).name, problem, configuration, kHeads);
   launch.block = {.x = block_warps(static_cast<int>(value(configuration, "warps")),
                                    static_cast<int>(value(configuration, "roles"))) *
                        32};
   launch.smem_bytes = shared_bytes(problem, configuration);
+  if (value(configuration, "fill") != 0) {
+    launch.grid.x = device::filling_splits(problem, configuration, kHeads, device.sm_count);
+  }
   return {.launches = {launch},
           .workspace = device::epilogue_workspace(problem, configuration, kHeads)};
 }
@@ -143,6 +147,7 @@ std::vector<Tunable> tunables() {
                               {.name = "depth", .values = {4, 6}, .default_value = 4},
                               {.name = "warps", .values = {4, 8}, .default_value = 8},
                               {.name = "splits", .values = {1, 4, 8, 16, 64}, .default_value = 4},
+                              {.name = "fill", .values = {0, 1}, .default_value = 0},
                               {.name = "partial_bf16", .values = {0, 1}, .default_value = 0}};
   for (Tunable& tunable : device::epilogue_tunables({1, 8})) {
     all.push_back(std::move(tunable));
@@ -167,6 +172,10 @@ std::vector<Constraint> constraints() {
        .reason = "clusters merge what many short walks have, and all of it"},
       {.expr = "gate == 1 || (ticket == 0 && splits != cluster)",
        .reason = "once all is merged the gate costs nothing"},
+      {.expr = "fill == 0 || (splits == 64 && ticket == 1 && roles == 1 && warps == 8)",
+       .reason =
+           "as many splits as fill the chip, a CTA of eight computing warps on an SM: whatever "
+           "they are, a ticket merges them"},
       {.expr = "partial_bf16 == (splits == 64 && ticket == 0)",
        .reason = "many partials are many bytes, few are not"}};
   for (Constraint& constraint : device::epilogue_constraints()) {
@@ -181,7 +190,8 @@ Variant make_variant() {
   device::set_attention_contract(variant);
   variant.tunables = tunables();
   variant.constraints = constraints();
-  variant.declared = {.batch_invariant = true, .precision = Precision::kF16};
+  variant.declared = {
+      .batch_invariant = true, .batch_invariant_unless = "fill", .precision = Precision::kF16};
   variant.entries = {"attend_8_rows", "attend_16_rows", "attend_32_rows"};
   variant.supports = supports;
   variant.geometry = geometry;

@@ -47,6 +47,14 @@ struct Splits {
   int count, size;
 };
 
+/// How many splits a request may have: C::splits, or where the configuration fills the chip as many
+/// as the launch has CTAs for.
+template <class C>
+__device__ __forceinline__ int most_splits() {
+  if constexpr (C::fill != 0) return static_cast<int>(gridDim.x);
+  return C::splits;
+}
+
 /// At most `capacity` splits of equal size in whole units: short requests get fewer.
 __device__ __forceinline__ Splits splits_of(KeyRange keys, int capacity, int unit) {
   const int total = larger(keys.end - keys.begin, 1);

@@ -16,9 +16,9 @@ __device__ __forceinline__ int direct_splits(KeyRange keys, int capacity) {
   return larger(1, smaller(capacity, ceil_div(keys.end - keys.begin, Shape::kStride)));
 }
 
-/// Split number `split` of `count`, which direct_splits() found for that capacity: whole units,
-/// their numbers differ by one at most.
-template <class Shape, int kCapacity>
+/// Split number `split` of `count`, which direct_splits() found for that capacity, or with kFewer
+/// for a smaller one: whole units, their numbers differ by one at most.
+template <class Shape, int kCapacity, bool kFewer = false>
 __device__ __forceinline__ KeyRange direct_split(KeyRange keys, int count, int split) {
   const int units = ceil_div(keys.end - keys.begin, Shape::kTokens);
   // Fewer splits than there may be have at most a unit to each warp. So little divides exactly in
@@ -26,8 +26,13 @@ __device__ __forceinline__ KeyRange direct_split(KeyRange keys, int count, int s
   static_assert(kCapacity * Shape::kWarps <= 1 << 16);
   const float inexact =
       (static_cast<float>(units) + 0.5F) * reciprocal_approx(static_cast<float>(count));
-  const int each = count == kCapacity ? units / kCapacity : static_cast<int>(inexact);
-  const int more = units - each * count;  // the first `more` have one more
+  int each = !kFewer && count == kCapacity ? units / kCapacity : static_cast<int>(inexact);
+  int more = units - each * count;  // the first `more` have one more
+  if (kFewer) {                     // off by one at most: units are below 2^24
+    const int off = more < 0 ? -1 : more >= count ? 1 : 0;
+    each += off;
+    more -= off * count;
+  }
   const int begin = keys.begin + (split * each + smaller(split, more)) * Shape::kTokens;
   return {begin, smaller(begin + (each + (split < more ? 1 : 0)) * Shape::kTokens, keys.end)};
 }

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -90,6 +91,14 @@ Launch epilogue_launch(const std::string& entry, const Problem& problem,
                    .z = problem.batch},
           .cluster = {.x = choice.cluster},
           .pdl = true};
+}
+
+int64_t filling_splits(const Problem& problem, const Configuration& configuration,
+                       int64_t heads_per_cta, int64_t ctas) {
+  const EpilogueChoice choice(configuration);
+  const int64_t groups = problem.batch * ceil_div(problem.num_kv_heads, heads_per_cta);
+  const int64_t clusters = std::max<int64_t>(1, ctas / groups / choice.cluster);
+  return std::min(choice.splits, clusters * choice.cluster);
 }
 
 // Zeroed for the tickets. One is enough: a launch touches it only behind its wait for the one

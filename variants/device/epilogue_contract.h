@@ -45,6 +45,12 @@ int64_t cta_rows(const Problem& problem, int64_t heads_per_cta);
 Launch epilogue_launch(const std::string& entry, const Problem& problem,
                        const Configuration& configuration, int64_t heads_per_cta);
 
+/// As many splits of a request as make the CTAs of all requests fill the chip once: whole clusters,
+/// one at least, `splits` at most. ctas: that the chip holds at once. It follows from the problem
+/// alone, so that a captured graph keeps it.
+int64_t filling_splits(const Problem& problem, const Configuration& configuration,
+                       int64_t heads_per_cta, int64_t ctas);
+
 /// Of merges by ticket; none otherwise.
 Workspace epilogue_workspace(const Problem& problem, const Configuration& configuration,
                              int64_t heads_per_cta);

@@ -2,6 +2,7 @@
 // fused/one_launch: prepare to gate in one launch, for one or two query tokens.
 #include "variants/fused/one_launch.cuh"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -39,9 +40,25 @@ Support supports(const Problem& problem, const Configuration& configuration,
   return device::check_direct(problem, configuration, device, shared_bytes(problem, configuration));
 }
 
-Geometry geometry(const Problem& problem, const Configuration& configuration, const DeviceClass&) {
-  return device::direct_geometry(problem.q_len == 1 ? "step_1_token" : "step_2_tokens", problem,
-                                 configuration, shared_bytes(problem, configuration));
+/// CTAs that the chip holds at once: ctas_per_sm() of one_launch.cuh.
+int64_t ctas_on_chip(const Problem& problem, const Configuration& configuration,
+                     const DeviceClass& device) {
+  const int64_t most = problem.q_len == 1 ? 16 : 8;
+  const int64_t warps = std::min(most, value(configuration, "warps_per_sm"));
+  return device.sm_count * std::max<int64_t>(1, warps / value(configuration, "warps"));
+}
+
+Geometry geometry(const Problem& problem, const Configuration& configuration,
+                  const DeviceClass& device) {
+  Geometry geometry =
+      device::direct_geometry(problem.q_len == 1 ? "step_1_token" : "step_2_tokens", problem,
+                              configuration, shared_bytes(problem, configuration));
+  if (value(configuration, "fill") != 0) {
+    geometry.launches[0].grid.x =
+        device::filling_splits(problem, configuration, value(configuration, "heads_per_cta"),
+                               ctas_on_chip(problem, configuration, device));
+  }
+  return geometry;
 }
 
 Arguments bind(const Problem& problem, const Configuration& configuration, const Buffers& buffers,
@@ -61,6 +78,7 @@ std::vector<Tunable> tunables() {
       {.name = "heads_per_cta", .values = {1, 2}, .default_value = 2},
       {.name = "swapped", .values = {0, 1}, .default_value = 0},
       {.name = "splits", .values = {1, 2, 3, 4, 8, 12, 16, 32, 48, 64}, .default_value = 16},
+      {.name = "fill", .values = {0, 1}, .default_value = 0},
       {.name = "partial_bf16", .values = {0, 1}, .default_value = 0}};
   for (Tunable& tunable : device::epilogue_tunables({1, 8, 16})) {
     if (tunable.name == "cluster") tunable.default_value = 16;
@@ -94,6 +112,8 @@ std::vector<Constraint> constraints() {
        .reason = "tried without a gate where nothing else is tried"},
       {.expr = "depth == 1 || heads_per_cta == 2",
        .reason = "half rows are read for want of CTAs, by short walks"},
+      {.expr = "fill == 0 || (splits == 64 && ticket == 1 && heads_per_cta == 2 && cluster <= 8)",
+       .reason = "as many splits as fill the chip: whatever they are, a ticket merges them"},
       {.expr = "partial_bf16 == 0 || splits >= 32",
        .reason = "few partials are few bytes, whatever their type"}};
   for (Constraint& constraint : device::epilogue_constraints()) {
@@ -112,7 +132,8 @@ Variant make_variant() {
   variant.target = {.kind = TargetKind::kCuda, .minimum_cc = device::kMinimumCc};
   variant.tunables = tunables();
   variant.constraints = constraints();
-  variant.declared = {.batch_invariant = true, .precision = Precision::kF16};
+  variant.declared = {
+      .batch_invariant = true, .batch_invariant_unless = "fill", .precision = Precision::kF16};
   variant.entries = {"step_1_token", "step_2_tokens"};
   variant.supports = supports;
   variant.span = span;

@@ -83,6 +83,11 @@ class GpuTable {
     linked.target = &runtime::cuda_target;
     linked.compiler_version = runtime::kCompilerVersion;
   }
+  /// The process's own: what linked_table() answers where there is such a GPU.
+  static const GpuTable& shared() {
+    static const GpuTable table;
+    return table;
+  }
   GpuTable(const GpuTable&) = delete;
   GpuTable& operator=(const GpuTable&) = delete;
 
