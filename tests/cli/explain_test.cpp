@@ -21,7 +21,7 @@ using nlohmann::json;
 constexpr const char* kConfig = R"(schema: 1
 defaults: {pool_bytes: 1MiB}
 shapes:
-  - {batch: 2, q_len: 1, window: 16, rope_theta: 10000, context: 48}
+  - {batch: [1, 2], q_len: 1, window: 16, rope_theta: 10000, context: 48}
 variants: {include: ['*/scalar', 'gate/simd'], tunables: {'*': {threads: [1], splits: [1, 4]}}}
 measure: {max_rounds: 8, half_width_pct: 20}
 )";
@@ -156,7 +156,7 @@ TEST_F(Explain, LooksAtWhatItIsAskedFor) {
     }
     return found;
   };
-  EXPECT_EQ(candidates({"gate/*"}),
+  EXPECT_EQ(candidates({"gate/*", "--shape", "b2_*"}),
             (std::multiset<std::string>{"gate/scalar", "gate/simd:threads=1"}));
   EXPECT_EQ(candidates({"--span", "gate"}), candidates({"gate/*"}));
   EXPECT_EQ(candidates({"gate/simd*", "--span", "gate", "--shape", "b2_*"}).size(), 1u);
