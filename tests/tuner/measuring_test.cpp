@@ -419,6 +419,7 @@ TEST_F(Pipelines, WhereRegimesDisagreeEachHasItsOwnWinner) {
 
 TEST_F(Pipelines, StoppedAtAnyRequestItGoesOnToTheSameSelections) {
   // Two siblings with winners of their own, which then race on both.
+  settings_.config.replace(settings_.config.find("[8, 16]"), 7, "[8, 32]");
   settings_.config += "pipelines: {top_k: 1}\nmeasure: {max_rounds: 48}\n";
   settings_.shapes =
       "  - {batch: [2, 8], q_len: 1, window: 0, rope_theta: 0, context: 4096, pool_bytes: 1MiB}\n";
@@ -434,14 +435,17 @@ TEST_F(Pipelines, StoppedAtAnyRequestItGoesOnToTheSameSelections) {
   };
   Script script{.noise = 0.003};
   script.ns = [truth = times_of({}, 10'000)](const Turn& turn) {
-    const char* best = turn.shape.starts_with("b2_") ? "splits=8," : "splits=16";
+    const char* best = turn.shape.starts_with("b2_") ? "splits=8," : "splits=32";
     return truth(turn) * (turn.chain.find(best) != std::string::npos ? 0.9 : 1);
   };
   fakes::MockMeasurer whole(script);
   settings_.options.seed = 7;
   sweep(whole, settings_);
   const std::vector<std::string> expected = selections("a.db");
-  ASSERT_GE(expected.size(), 5U);
+  ASSERT_GE(expected.size(), 8U);
+  int steps = 0;
+  for (const db::RaceRow& race : open().races(1)) steps += race.span == "prepare..gate";
+  ASSERT_EQ(steps, 4) << "two for each shape";
   ASSERT_GT(whole.requests, 20);
   settings_.database = "b.db";
   for (int at = 0; at < whole.requests; ++at) {
