@@ -243,7 +243,7 @@ void register_runtime() {
       const std::string name = "runtime/run/" + aot::GpuTable::shared().keys()[i];
       benchmark::RegisterBenchmark(name.c_str(), [i](benchmark::State& state) {
         run_on_gpu(state, i);
-      })->UseManualTime();
+      })->UseManualTime()->Iterations(200);
     }
     const Problem problem{.page_size = 16, .max_context = 4096};
     benchmark::RegisterBenchmark("runtime/plan/cuda", [problem](benchmark::State& state) {

@@ -13,12 +13,9 @@ namespace muse {
 namespace aot {
 namespace {
 
-const GpuTable& table() {
-  static const GpuTable the_one;
-  return the_one;
-}
+const GpuTable& table() { return GpuTable::shared(); }
 
-/// Window and RoPE for odd pipelines.
+/// Window, RoPE and scales for odd pipelines.
 std::string shape_of(size_t pipeline, int64_t context) {
   return fakes::uniform_shape(int64_t{1} << pipeline, context, "l1", "h16x2_d64_ps16",
                               pipeline % 2 == 1 ? "w128_rope500000_kv1.3" : "w0_rope0_kv1");

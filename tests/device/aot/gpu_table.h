@@ -39,8 +39,8 @@ inline void require(const Status& status) {
 
 inline constexpr int64_t kWindow = 128;
 
-/// Pipeline number i serves batches of 1 << i, whatever the context, with window and RoPE and with
-/// neither; the base all others.
+/// Pipeline number i serves batches of 1 << i, whatever the context, with window, RoPE and scales and
+/// with none of them; the base all others.
 class GpuTable {
  public:
   GpuTable() {
@@ -53,6 +53,7 @@ class GpuTable {
                    .page_size = 16,
                    .window = rope ? kWindow : 0,
                    .rope = rope,
+                   .scaled = rope,
                    .context = 1};
         row.pipeline = static_cast<dispatch::Pipeline>(i);
         row.status = row.shape = row.date = "";
