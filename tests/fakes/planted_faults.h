@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <ostream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -77,6 +78,8 @@ struct PlantedFault {
   std::string buffer;  ///< of the failure; also where the fault is put, for those that need one
   Shape shape;
 };
+/// What a test over it is called.
+inline void PrintTo(const PlantedFault& it, std::ostream* out) { *out << it.kind; }
 
 /// One or more for each kind: 26 kinds.
 std::vector<PlantedFault> planted_faults();

@@ -3,6 +3,7 @@
 // tests/fakes/misbehaving.
 #pragma once
 
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,8 @@ struct WrongKernel {
   std::string buffer;  ///< of the failure, without what follows '@'
   Shape shape;
 };
+/// What a test over it is called.
+inline void PrintTo(const WrongKernel& it, std::ostream* out) { *out << it.kind; }
 
 std::vector<WrongKernel> wrong_kernels();
 
