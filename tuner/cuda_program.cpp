@@ -8,17 +8,12 @@
 #include <utility>
 
 #include "tuner/cuda_error.h"
+#include "variants/runtime/launch_config_cuda.h"
 
 namespace muse::tuner {
 namespace {
 
 constexpr int64_t kPortableCluster = 8;
-
-int64_t volume(const Dim3& dim) { return dim.x * dim.y * dim.z; }
-
-dim3 to_dim3(const Dim3& dim) {
-  return {static_cast<unsigned>(dim.x), static_cast<unsigned>(dim.y), static_cast<unsigned>(dim.z)};
-}
 
 std::string broken_extent(const char* what, const Dim3& dim, const int (&most)[3]) {
   const int64_t extent[3] = {dim.x, dim.y, dim.z};
@@ -50,36 +45,6 @@ std::string no_room(const Launch& launch) {
       "bytes of dynamic shared memory, at once",
       launch.entry, volume(launch.cluster), volume(launch.block), launch.smem_bytes);
 }
-
-/// A launch as the runtime wants it, with the attributes that it points to.
-class LaunchConfig {
- public:
-  LaunchConfig(cudaStream_t stream, const Launch& shape, bool programmatic) {
-    config_.gridDim = to_dim3(shape.grid);
-    config_.blockDim = to_dim3(shape.block);
-    config_.dynamicSmemBytes = static_cast<size_t>(shape.smem_bytes);
-    config_.stream = stream;
-    config_.attrs = attributes_;
-    if (volume(shape.cluster) != 1) {
-      cudaLaunchAttribute& cluster = attributes_[config_.numAttrs++];
-      cluster.id = cudaLaunchAttributeClusterDimension;
-      const dim3 dim = to_dim3(shape.cluster);
-      cluster.val.clusterDim = {dim.x, dim.y, dim.z};
-    }
-    if (programmatic) {
-      cudaLaunchAttribute& serialization = attributes_[config_.numAttrs++];
-      serialization.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-      serialization.val.programmaticStreamSerializationAllowed = 1;
-    }
-  }
-  LaunchConfig(const LaunchConfig&) = delete;
-  LaunchConfig& operator=(const LaunchConfig&) = delete;
-  const cudaLaunchConfig_t& get() const { return config_; }
-
- private:
-  cudaLaunchAttribute attributes_[2]{};
-  cudaLaunchConfig_t config_{};
-};
 
 /// A graph ready to launch.
 class GraphExec {
@@ -242,10 +207,11 @@ void CudaProgram::prepare(const CudaLaunch& launch) {
 /// A cluster whose CTAs do not fit into one group of SMs at once never starts: said here, where the
 /// launch would say no more than that its configuration is invalid.
 void CudaProgram::require_room(const CudaLaunch& launch) const {
-  const LaunchConfig config(queue_.stream, launch.shape, false);
+  const LaunchConfig shape(launch.shape, false);
+  const cudaLaunchConfig_t config = shape.on(queue_.stream);
   int clusters = 0;
   const cudaError_t error =
-      cudaOccupancyMaxActiveClusters(&clusters, launch.kernel->handle, &config.get());
+      cudaOccupancyMaxActiveClusters(&clusters, launch.kernel->handle, &config);
   if (error != cudaSuccess) throw_error(error, launch, "asking for room for clusters of");
   if (clusters > 0) return;
   throw TrialError(Outcome::kLaunchFailed, candidate_ + ": " + no_room(launch.shape));
@@ -280,9 +246,10 @@ bool CudaProgram::allows_programmatic(int launch) const {
 
 void CudaProgram::enqueue(int launch, int turn, bool programmatic) const {
   const CudaLaunch& it = launches_.at(static_cast<size_t>(launch));
-  const LaunchConfig config(queue_.stream, it.shape, programmatic);
+  const LaunchConfig shape(it.shape, programmatic);
+  const cudaLaunchConfig_t config = shape.on(queue_.stream);
   void* arguments[] = {const_cast<void*>(it.arguments[static_cast<size_t>(turn)].data())};
-  const cudaError_t error = cudaLaunchKernelExC(&config.get(), it.kernel->handle, arguments);
+  const cudaError_t error = cudaLaunchKernelExC(&config, it.kernel->handle, arguments);
   if (error != cudaSuccess) throw_error(error, it, "launching");
 }
 

@@ -18,6 +18,7 @@
 
 #if defined(MUSE_HAS_CUDA)
 #include "tests/device/aot/gpu_table.h"
+#include "variants/runtime/launch_config_cuda.h"
 #endif
 
 namespace muse::bench {
@@ -147,42 +148,22 @@ void run_on_host(benchmark::State& state) {
 
 #if defined(MUSE_HAS_CUDA)
 
-/// One launch as the runtime wants it, made before.
+/// One launch, ready to go.
 struct BareLaunch {
   const void* kernel;
-  cudaLaunchConfig_t config;
-  cudaLaunchAttribute attributes[2];
+  LaunchConfig config;
   const Arguments* arguments;
 };
-std::unique_ptr<BareLaunch> bare_launch(const Bound& it, cudaStream_t stream, bool programmatic) {
-  auto bare = std::make_unique<BareLaunch>();
+std::unique_ptr<BareLaunch> bare_launch(const Bound& it, bool programmatic) {
+  const void* function = nullptr;
   for (int i = 0; i < runtime::kKernelCount; ++i) {
     const runtime::Kernel& kernel = runtime::kKernels[i];
     if (it.candidate == kernel.candidate && it.launch.entry == kernel.entry) {
-      bare->kernel = kernel.function;
+      function = kernel.function;
     }
   }
-  const auto dim = [](const Dim3& d) {
-    return dim3(static_cast<unsigned>(d.x), static_cast<unsigned>(d.y), static_cast<unsigned>(d.z));
-  };
-  bare->config.gridDim = dim(it.launch.grid);
-  bare->config.blockDim = dim(it.launch.block);
-  bare->config.dynamicSmemBytes = static_cast<size_t>(it.launch.smem_bytes);
-  bare->config.stream = stream;
-  bare->config.attrs = bare->attributes;
-  const dim3 cluster = dim(it.launch.cluster);
-  if (cluster.x * cluster.y * cluster.z != 1) {
-    cudaLaunchAttribute& attribute = bare->attributes[bare->config.numAttrs++];
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {cluster.x, cluster.y, cluster.z};
-  }
-  if (programmatic) {
-    cudaLaunchAttribute& attribute = bare->attributes[bare->config.numAttrs++];
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-  }
-  bare->arguments = &it.arguments;
-  return bare;
+  return std::unique_ptr<BareLaunch>(
+      new BareLaunch{function, {it.launch, programmatic}, &it.arguments});
 }
 
 void run_on_gpu(benchmark::State& state, size_t number) {
@@ -206,7 +187,7 @@ void run_on_gpu(benchmark::State& state, size_t number) {
                      cuda_device_class(0).value(), runtime::cuda_target().encoder());
   std::vector<std::unique_ptr<BareLaunch>> bare;
   for (const Bound& it : bound) {
-    bare.push_back(bare_launch(it, stream.get(), chain.pdl && it.launch.pdl && !bare.empty()));
+    bare.push_back(bare_launch(it, chain.pdl && it.launch.pdl && !bare.empty()));
   }
   beside_bare(state, {.run =
                           [&] {
@@ -216,8 +197,9 @@ void run_on_gpu(benchmark::State& state, size_t number) {
                       .bare =
                           [&] {
                             for (const auto& it : bare) {
+                              const cudaLaunchConfig_t config = it->config.on(stream.get());
                               void* arguments[] = {const_cast<void*>(it->arguments->data())};
-                              cudaLaunchKernelExC(&it->config, it->kernel, arguments);
+                              cudaLaunchKernelExC(&config, it->kernel, arguments);
                             }
                           },
                       .wait = [&] { aot::require(cudaStreamSynchronize(stream.get())); }});
@@ -241,9 +223,10 @@ void register_runtime() {
   if (has_gpu()) {
     for (size_t i = 0; i < aot::GpuTable::shared().keys().size(); ++i) {
       const std::string name = "runtime/run/" + aot::GpuTable::shared().keys()[i];
-      benchmark::RegisterBenchmark(name.c_str(), [i](benchmark::State& state) {
-        run_on_gpu(state, i);
-      })->UseManualTime()->Iterations(200);
+      benchmark::RegisterBenchmark(name.c_str(),
+                                   [i](benchmark::State& state) { run_on_gpu(state, i); })
+          ->UseManualTime()
+          ->Iterations(200);
     }
     const Problem problem{.page_size = 16, .max_context = 4096};
     benchmark::RegisterBenchmark("runtime/plan/cuda", [problem](benchmark::State& state) {

@@ -12,18 +12,13 @@
 #include <utility>
 
 #include "variants/runtime/device_class_cuda.h"
+#include "variants/runtime/launch_config_cuda.h"
 #include "variants/runtime/tensor_map_cuda.h"
 
 namespace muse::runtime {
 namespace {
 
 constexpr int64_t kPortableCluster = 8;
-
-int64_t volume(const Dim3& dim) { return dim.x * dim.y * dim.z; }
-
-dim3 to_dim3(const Dim3& dim) {
-  return {static_cast<unsigned>(dim.x), static_cast<unsigned>(dim.y), static_cast<unsigned>(dim.z)};
-}
 
 /// Of an error that is told here; the next call shall not tell it again.
 LaunchError told(cudaError_t error) {
@@ -64,37 +59,20 @@ class CurrentDevice {
 
 class CudaLaunch final : public ReadyLaunch {
  public:
-  CudaLaunch(const void* kernel, const Launch& shape, bool programmatic) : kernel_(kernel) {
-    config_.gridDim = to_dim3(shape.grid);
-    config_.blockDim = to_dim3(shape.block);
-    config_.dynamicSmemBytes = static_cast<size_t>(shape.smem_bytes);
-    config_.attrs = attributes_;
-    if (volume(shape.cluster) != 1) {
-      cudaLaunchAttribute& cluster = attributes_[config_.numAttrs++];
-      cluster.id = cudaLaunchAttributeClusterDimension;
-      const dim3 dim = to_dim3(shape.cluster);
-      cluster.val.clusterDim = {dim.x, dim.y, dim.z};
-    }
-    if (programmatic) {
-      cudaLaunchAttribute& serialization = attributes_[config_.numAttrs++];
-      serialization.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-      serialization.val.programmaticStreamSerializationAllowed = 1;
-    }
-  }
+  CudaLaunch(const void* kernel, const Launch& shape, bool programmatic)
+      : kernel_(kernel), config_(shape, programmatic) {}
 
   LaunchError run(const Arguments& arguments, void* stream) const override {
-    cudaLaunchConfig_t config = config_;  // a plan is run by several threads at once
-    config.stream = static_cast<cudaStream_t>(stream);
+    const cudaLaunchConfig_t config = config_.on(static_cast<cudaStream_t>(stream));
     void* pointers[] = {const_cast<void*>(arguments.data())};
     return told(cudaLaunchKernelExC(&config, kernel_, pointers));
   }
 
-  const cudaLaunchConfig_t& config() const { return config_; }
+  cudaLaunchConfig_t config() const { return config_.on(nullptr); }
 
  private:
   const void* kernel_;
-  cudaLaunchAttribute attributes_[2]{};
-  cudaLaunchConfig_t config_{};
+  LaunchConfig config_;
 };
 
 const void* find(std::span<const Kernel> kernels, const std::string& candidate,
@@ -198,7 +176,8 @@ class CudaTarget final : public Target {
                                      const std::string& name, const Launch& shape) {
     if (volume(shape.cluster) == 1) return {};
     int clusters = 0;
-    const cudaError_t error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &launch.config());
+    const cudaLaunchConfig_t config = launch.config();
+    const cudaError_t error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
     if (error != cudaSuccess) return failure(error, "asking for room for clusters of " + name);
     if (clusters > 0) return {};
     return tl::unexpected(Failure{
