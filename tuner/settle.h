@@ -47,10 +47,6 @@ struct Tally {
 /// By candidate key, ns; only of those that could be timed.
 using Medians = std::map<std::string, double>;
 
-/// Whether the race ended by a rule at least as close as this one, or would have all the same: one
-/// that was decided more widely does not decide where more is asked for.
-bool is_settled_at(const StoredRace& stored, double half_width_pct);
-
 /// The seed of what is random in a group.
 uint64_t group_seed(uint64_t seed, const RaceGroup& group);
 

@@ -9,7 +9,7 @@
 #include "tuner/known_trials.h"
 #include "tuner/records.h"
 #include "tuner/search.h"
-#include "tuner/settle.h"
+#include "tuner/standing_race.h"
 
 namespace muse::tuner {
 namespace {
