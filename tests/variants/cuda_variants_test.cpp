@@ -190,6 +190,39 @@ TEST(CudaVariants, DealSplitsToAsManyCtasAsTheChipHolds) {
   EXPECT_FALSE(dealt.declared.batch_invariant);
 }
 
+TEST(CudaVariants, HaveAsManySplitsAsFillTheChipWhereAskedTo) {
+  const Variant& step = variant("fused/one_launch");
+  Configuration c = default_configuration(step);
+  const auto with = [&](int64_t cluster, int64_t warps, int64_t warps_per_sm, int64_t fill) {
+    c["cluster"] = cluster;
+    c["warps"] = warps;
+    c["warps_per_sm"] = warps_per_sm;
+    c["fill"] = fill;
+    c["splits"] = 64;
+    c["depth"] = 2;
+    c["ticket"] = 1;
+    EXPECT_EQ(check(step, c), "");
+  };
+  const auto splits = [&](int64_t batch, int64_t q_len = 1) {
+    const Problem problem{.batch = batch, .q_len = q_len, .max_context = 4096};
+    return step.geometry(problem, c, gpu()).launches[0].grid.x;
+  };
+  with(1, 12, 12, 1);        // 132 SMs hold 132 CTAs
+  EXPECT_EQ(splits(1), 64);  // no more than there is room for
+  EXPECT_EQ(splits(12), 11);
+  EXPECT_EQ(splits(128), 1);
+  EXPECT_EQ(splits(1000), 1);
+  EXPECT_FALSE(is_batch_invariant({&step, c}));
+  with(8, 4, 12, 1);  // 396 CTAs, in clusters
+  EXPECT_EQ(splits(4), 64);
+  EXPECT_EQ(splits(8), 48);
+  EXPECT_EQ(splits(200), 8);
+  EXPECT_EQ(splits(8, 2), 32);  // two tokens leave an SM eight warps
+  with(1, 12, 12, 0);
+  EXPECT_EQ(splits(128), 64);
+  EXPECT_TRUE(is_batch_invariant({&step, c}));
+}
+
 TEST(CudaVariants, CombineUpTo256Splits) {
   for (const char* name : {"combine/separate", "combine/gated", "combine/dealt"}) {
     const auto reason = [&](const Handoff& handoff) {
