@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "variants/registry.h"
+#include "variants/runtime/dispatch_lookup.h"
 
 int main(int argc, char** argv) {
   if (argc != 2) {
@@ -16,7 +17,10 @@ int main(int argc, char** argv) {
          "// Generated: the variants of this library, each with its ABI and the hash of its "
          "sources;\n"
          "// a host variant's also covers compiler and flags.\n"
-         "#pragma once\n\n#define MUSE_BUILD_VARIANTS(X)";
+         "#pragma once\n\n"
+         "// Of the tables that this library reads.\n"
+         "#define MUSE_BUILD_DISPATCH_FORMAT "
+      << MUSE_DISPATCH_FORMAT << "\n\n#define MUSE_BUILD_VARIANTS(X)";
   for (const muse::Variant* variant : muse::Registry::global().all()) {
     out << " \\\n  X(\"" << variant->name << "\", " << variant->abi << ", \""
         << muse::code_hash(*variant).value_or("") << "\")";

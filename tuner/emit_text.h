@@ -45,20 +45,22 @@ static_assert(detail::same_text(kDevice.isa, MUSE_DISPATCH_ISA),
 #ifdef MUSE_BUILD_VARIANTS
 namespace detail {
 #define MUSE_DISPATCH_ENTRY(name, abi, source_hash) {name, abi, source_hash},
-inline constexpr VariantAbi kBuilt[] = {MUSE_BUILD_VARIANTS(MUSE_DISPATCH_ENTRY){nullptr, 0, nullptr}};
+inline constexpr VariantAbi kBuilt[] = {MUSE_BUILD_VARIANTS(MUSE_DISPATCH_ENTRY){"", 0, ""}};
 #undef MUSE_DISPATCH_ENTRY
-/// What this build has under a name; null where it has nothing.
-constexpr const VariantAbi* built(const char* name) noexcept {
-  for (const VariantAbi& variant : kBuilt) {
-    if (variant.name != nullptr && same_text(variant.name, name)) return &variant;
+/// Where this build has a name; -1 where it has nothing under it.
+constexpr int built(const char* name) noexcept {
+  for (int i = 0; *kBuilt[i].name != '\0'; ++i) {
+    if (same_text(kBuilt[i].name, name)) return i;
   }
-  return nullptr;
+  return -1;
 }
 constexpr bool built_with_abi(const char* name, int abi) noexcept {
-  return built(name) != nullptr && built(name)->abi == abi;
+  const int place = built(name);
+  return place >= 0 && kBuilt[place].abi == abi;
 }
 constexpr bool built_from(const char* name, const char* source_hash) noexcept {
-  return built(name) != nullptr && same_text(built(name)->source_hash, source_hash);
+  const int place = built(name);
+  return place >= 0 && same_text(kBuilt[place].source_hash, source_hash);
 }
 }  // namespace detail
 )header";

@@ -10,6 +10,9 @@
 //
 #include "variants/runtime/linked_table.h"
 
+#if MUSE_DISPATCH_FORMAT != MUSE_BUILD_DISPATCH_FORMAT
+#error "muse_dispatch.h is of another format than this library reads: emit again with its muse-tune"
+#endif
 #ifndef MUSE_DISPATCH_VARIANTS
 #error \
     "muse_dispatch.h does not list its variants for the linker: it is of an older muse-tune, or names a variant that is no C++ identifier: sweep and emit again with the muse-tune of this library"

@@ -345,11 +345,17 @@ TEST_F(SweptCli, EmitWritesAFolderOfItsOwnAndReplacesNobodysBuild) {
                                           "muse_kernels.cu"}));
   EXPECT_EQ(tune({"emit"}).exit_code, 0) << "its own is written anew";
   std::filesystem::create_directory(folder_ / "mine");
-  for (const std::string build : {"project(mine)\n", ""}) {
-    write_file(folder_ / "mine" / "CMakeLists.txt", build);
-    expect_refused({"emit", "--out", "mine"}, 2, "was not written by emit");
-    EXPECT_EQ(read_file(folder_ / "mine" / "CMakeLists.txt"), build);
-    EXPECT_FALSE(std::filesystem::exists(folder_ / "mine" / "muse_dispatch.h"));
+  for (const char* name :
+       {"CMakeLists.txt", "muse_dispatch.h", "muse_kernels.cu", "muse_dispatch.json"}) {
+    for (const std::string text : {"project(mine)\n", ""}) {
+      const std::filesystem::path folder = folder_ / "mine";
+      std::filesystem::remove_all(folder);
+      std::filesystem::create_directory(folder);
+      write_file(folder / name, text);
+      expect_refused({"emit", "--out", "mine"}, 2, std::string(name) + " was not written by emit");
+      EXPECT_EQ(read_file(folder / name), text);
+      EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
+    }
   }
 }
 
@@ -372,6 +378,7 @@ TEST_F(SweptCli, FewerPipelinesAreEmittedWhereThatIsAskedFor) {
   }
   expect_refused({"emit", "--max-variants", "0"}, 2, "--max-variants");
   expect_refused({"emit", "--max-regret", "-1"}, 2, "--max-regret");
+  expect_refused({"emit", "--max-regret", "nan"}, 2, "--max-regret");
 }
 
 TEST_F(SweptCli, ADatabaseOfANewerVersionIsRefused) {

@@ -86,7 +86,8 @@ TEST(RuntimeChoice, SaysWhyNotEvenTheBaseTakesAProblem) {
   EXPECT_EQ(status_of(problem), MUSE_ATTENTION_UNSUPPORTED);
   EXPECT_STREQ(
       muse_attention_last_error(),
-      "muse_attention_plan_create: no shape with these heads, page size, window and scales "
+      "muse_attention_plan_create: no shape with these heads, head_dim, page size, window or "
+      "none, RoPE or none, scales or none "
       "was measured, and the base does not run here: prepare/scalar: head_dim 512: only "
       "multiples of 2 up to 256");
 }
@@ -113,7 +114,9 @@ TEST(RuntimeChoice, ExplainsANeighbourAndABaseThatWasNotMeasured) {
                "the nearest measured shape whose pipeline runs here is 0.42 doublings away");
   ASSERT_TRUE(plan.create(measured_problem(4096), kContext));
   const muse_attention_explanation how = explained(plan);
-  EXPECT_STREQ(how.why, "every measured shape is farther away than the table's limit");
+  EXPECT_STREQ(how.why,
+               "every measured shape of this structure is farther away than the table's limit, or "
+               "differs where that must not be");
   EXPECT_TRUE(std::isnan(how.expected_us) && std::isnan(how.low_us) && std::isnan(how.high_us) &&
               std::isnan(how.base_us));
   EXPECT_STREQ(how.measured, "");

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -172,6 +173,10 @@ Spec spec_of(const db::RunRow& run) {
 }
 
 /// The four files of a folder.
+/// The first words of the header and of the kernels.
+constexpr std::string_view kGeneratedMark =
+    "// SPDX-License-Identifier: Apache-2.0\n// Generated: ";
+
 struct Written {
   std::filesystem::path header, kernels, json, build;
   std::string hash = {};  ///< of the header
@@ -183,6 +188,14 @@ struct Written {
         build(folder / "CMakeLists.txt") {}
   /// In the order of writing. The header last: where it is new, what it names is there.
   std::vector<std::filesystem::path> files() const { return {kernels, json, build, header}; }
+  /// Whether emit has written the file that is there now; also where there is none.
+  bool is_ours(const std::filesystem::path& file) const {
+    std::ifstream in(file, std::ios::binary);
+    const std::string text((std::istreambuf_iterator<char>(in)), {});
+    if (!in) return true;
+    if (file == json) return text.find("\"muse.dispatch\"") != std::string::npos;
+    return text.starts_with(file == build ? kBuildMark : kGeneratedMark);
+  }
 };
 
 /// Throws where a file of the folder is somebody else's.
@@ -192,17 +205,17 @@ void refuse_what_others_wrote(const Options& options) {
     refuse_database(file, options.database);
     if (!options.held_out.empty()) refuse_database(file, options.held_out);
   }
-  std::ifstream build(written.build);
-  std::string first;
-  if (!build || (std::getline(build, first) && is_emitted_build(first))) return;
-  throw CommandError(
-      ExitCode::kUsage,
-      fmt::format(
-          "--out {}: its CMakeLists.txt was not written by emit, which "
-          "writes one; choose another folder, e.g. {}; no file was touched",
-          printable(options.out),
-          printable(
-              (std::filesystem::path(options.out) / "muse_dispatch").lexically_normal().string())));
+  for (const auto& file : written.files()) {
+    if (written.is_ours(file)) continue;
+    throw CommandError(
+        ExitCode::kUsage,
+        fmt::format("--out {}: its {} was not written by emit, which writes one; choose another "
+                    "folder, e.g. {}; no file was touched",
+                    printable(options.out), file.filename().string(),
+                    printable((std::filesystem::path(options.out) / "muse_dispatch")
+                                  .lexically_normal()
+                                  .string())));
+  }
 }
 
 Written write(const Options& options, const DispatchTable& table,
@@ -315,6 +328,14 @@ ExitCode run(const Options& options) {
 Command emit_command() {
   return {"emit", "Write the winners as a folder that production builds", [](CLI::App& app) {
             auto options = std::make_shared<Options>();
+            // A NaN is in every range.
+            const CLI::Validator finite(
+                [](const std::string& text) {
+                  double value = 0;
+                  const bool number = CLI::detail::lexical_cast(text, value);
+                  return number && std::isfinite(value) ? "" : "is no number: " + text;
+                },
+                "");
             add_database(app, options->database);
             app.add_option("--out", options->out,
                            "Folder for muse_dispatch.h, .json, muse_kernels.cu and CMakeLists.txt")
@@ -327,10 +348,10 @@ Command emit_command() {
                 ->check(CLI::Range(1, 65535));
             app.add_option("--max-regret", options->max_regret_pct,
                            "Few pipelines, of which no shape loses more than so many percent")
-                ->check(CLI::Range(0.0, 1e6));
+                ->check(CLI::Range(0.0, 1e6) & finite);
             app.add_option("--max-mean-regret", options->max_mean_regret_pct,
                            "The same for the geometric mean over the shapes")
-                ->check(CLI::Range(0.0, 1e6));
+                ->check(CLI::Range(0.0, 1e6) & finite);
             app.add_option("--heldout", options->held_out,
                            "Database of a sweep of other shapes: what the tables lose on them")
                 ->type_name("FILE");

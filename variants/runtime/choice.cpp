@@ -185,9 +185,13 @@ std::string Catalogue::why_text(const dispatch::Choice& choice) const {
                          measured.model, measured.isa, measured.sm_count,
                          measured.host ? "CPUs" : "SMs");
     case Why::kOtherStructure:
-      return "no shape with these heads, page size, window and scales was measured";
+      return "no shape with these heads, head_dim, page size, window or none, RoPE or none, scales "
+             "or none "
+             "was measured";
     case Why::kTooFar:
-      return "every measured shape is farther away than the table's limit";
+      return "every measured shape of this structure is farther away than the table's limit, or "
+             "differs "
+             "where that must not be";
     case Why::kInfeasible:
       return "no pipeline of the shapes within the table's limit runs here";
   }
