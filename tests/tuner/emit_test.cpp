@@ -320,6 +320,11 @@ TEST_P(EmitCompiled, LooksAtTheVariantsThatItNamesAndAtNoOther) {
   const std::string same = "X(\"fused/vector\",2,\"bb\")";
   EXPECT_EQ(with(same, "").status, 0) << with(same, "").output;
   EXPECT_EQ(with(same, "X(\"gate/unused\",9,\"zz\")").status, 0);
+  const Ended sanitized =
+      check_unit({"-fsanitize=undefined",
+                  "-DMUSE_BUILD_VARIANTS(X)=X(\"prepare/scalar\",1,\"aa\")" + same +
+                      "X(\"attention/vector\",1,\"cc\")"});
+  EXPECT_EQ(sanitized.status, 0) << sanitized.output;
   const Ended other_abi = with("X(\"fused/vector\",3,\"bb\")", "");
   EXPECT_NE(other_abi.status, 0);
   EXPECT_NE(other_abi.output.find("fused/vector: this build lacks it, or takes other arguments"),

@@ -169,7 +169,12 @@ std::string Catalogue::why_text(const dispatch::Choice& choice) const {
   const dispatch::Device& measured = *table_.device;
   switch (choice.why) {
     case Why::kMeasured:
-      if (choice.match == Match::kExact) return "this shape was measured";
+      if (choice.match == Match::kExact) {
+        return choice.row->key.context == 0
+                   ? "the choice for every context of these sizes; the time "
+                     "is that of the one where most is lost"
+                   : "this shape was measured";
+      }
       if (choice.match == Match::kNear) {
         return fmt::format(
             "the nearest measured shape whose pipeline runs here is {:.2f} "
