@@ -44,7 +44,8 @@ install(DIRECTORY ${CMAKE_SOURCE_DIR}/variants/device DESTINATION ${muse_root}/v
   COMPONENT runtime FILES_MATCHING PATTERN "*.h" PATTERN "*contract.h" EXCLUDE)
 
 install(FILES ${consumer}/table.cpp ${consumer}/selfcheck.cpp ${consumer}/selfcheck_machine.h
-  ${consumer}/selfcheck_host.cpp ${consumer}/selfcheck_cuda.cu ${consumer}/muse_attention.map
+  ${consumer}/selfcheck_report.h ${consumer}/selfcheck_report.cpp ${consumer}/selfcheck_host.cpp
+  ${consumer}/selfcheck_cuda.cu ${consumer}/muse_attention.map
   DESTINATION ${muse_share} COMPONENT runtime)
 install(FILES ${CMAKE_SOURCE_DIR}/variants/runtime/python/muse_attention.py
   DESTINATION ${muse_share}/python COMPONENT runtime OPTIONAL)

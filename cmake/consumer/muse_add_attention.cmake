@@ -84,6 +84,12 @@ endfunction()
 # Makes muse_attention.h and muse_attention.hpp work in the target (an executable or a library) by
 # the dispatch table that emit wrote to the folder. A shared library exports the C interface; with
 # INTERFACE_ALONE that and nothing else.
+#
+# The own calls of a shared library that this was called for reach its own table, also where the
+# program has another one (functions alone are bound so: a program may hold copies of its data). Calls
+# from elsewhere are bound by the order of linking: all of them reach the first library's table. Two
+# tables in one program want libraries with wrapper functions of their own, or dlopen with RTLD_LOCAL
+# and the functions by dlsym.
 function(muse_add_attention target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "INTERFACE_ALONE" "DISPATCH_DIR" "")
   if(NOT TARGET ${target} OR NOT arg_DISPATCH_DIR OR arg_UNPARSED_ARGUMENTS)
@@ -112,7 +118,7 @@ function(muse_add_attention target)
   if(type MATCHES "^(SHARED|MODULE)_LIBRARY$")
     target_include_directories(${target} INTERFACE ${muse_tune_INCLUDE})
     list(TRANSFORM muse_tune_INTERFACE PREPEND "LINKER:-u," OUTPUT_VARIABLE exported)
-    target_link_options(${target} PRIVATE ${exported}
+    target_link_options(${target} PRIVATE ${exported} LINKER:-Bsymbolic-functions
       LINKER:--exclude-libs,libcudart_static.a)
     if(arg_INTERFACE_ALONE)
       target_link_options(${target} PRIVATE
@@ -129,9 +135,10 @@ function(muse_add_selfcheck target)
   if(NOT arg_DISPATCH_DIR OR arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "muse_tune: muse_add_selfcheck(<target> DISPATCH_DIR <dir>)")
   endif()
-  add_executable(${target} ${muse_tune_SHARE}/selfcheck.cpp)
+  add_executable(${target} ${muse_tune_SHARE}/selfcheck.cpp
+    ${muse_tune_SHARE}/selfcheck_report.cpp)
   muse_add_attention(${target} DISPATCH_DIR ${arg_DISPATCH_DIR})
-  target_include_directories(${target} PRIVATE ${muse_tune_ROOT})
+  target_include_directories(${target} PRIVATE ${arg_DISPATCH_DIR} ${muse_tune_ROOT})
   target_compile_features(${target} PRIVATE cxx_std_20)
   _muse_tune_table(objects on_gpu ${arg_DISPATCH_DIR})
   if(on_gpu)

@@ -10,11 +10,11 @@
 #include <exception>
 #include <muse_attention.hpp>
 #include <optional>
-#include <set>
 #include <stdexcept>
 #include <string>
 
 #include "selfcheck_machine.h"
+#include "selfcheck_report.h"
 #include "variants/reference/step.h"
 #include "variants/runtime/linked_table.h"
 
@@ -23,6 +23,8 @@ namespace {
 using muse::reference::ExpectedStep;
 using muse::reference::Step;
 using muse::reference::StepVerdict;
+using selfcheck::Answer;
+using selfcheck::Question;
 namespace dispatch = muse::dispatch;
 
 constexpr uint64_t kSeed = 1;
@@ -33,9 +35,9 @@ constexpr const char* kUsage =
     "  --max-bytes N  rows whose step takes more are passed over (default: 2 GiB)\n"
     "  --repeat N     times of each row (default: 20); 0 validates alone\n"
     "  --device N     CUDA ordinal (default: 0)\n"
-    "Exit code: 0 all that was checked is right, 2 usage, 3 no device or no memory, 4 something "
-    "is\n"
-    "wrong or nothing could be checked.\n";
+    "Exit code: 0 all that was checked is right, 2 usage, 3 no device, no memory or nowhere to\n"
+    "write, 4 something is wrong, a row is not answered by its own pipeline, a pipeline that a\n"
+    "row names was not run, or nothing could be checked.\n";
 
 struct Options {
   bool json = false;
@@ -65,19 +67,6 @@ std::optional<Options> parse(int argc, char** argv) {
   }
   return options;
 }
-
-/// What is asked of the table.
-struct Question {
-  std::string shape;  ///< key
-  bool any_context;   ///< as a graph that is replayed at every length
-};
-
-struct Answer {
-  Question question;
-  std::string pipeline, match, guard, passed_over;  ///< passed_over: why it was not run
-  double expected_us = NAN, median_us = NAN, least_us = NAN;
-  StepVerdict verdict;
-};
 
 /// A step whose data lie where the table runs.
 class PlacedStep {
@@ -207,6 +196,7 @@ Answer ask(const Options& options, const Question& question) {
     return answer;
   }
   muse::AttentionPlan plan;
+  answer.asked = true;
   const muse::Status planned = plan.create(
       problem_of(step->problem),
       question.any_context ? MUSE_ATTENTION_ANY_CONTEXT : step->mean_context, options.device);
@@ -220,6 +210,7 @@ Answer ask(const Options& options, const Question& question) {
   answer.pipeline = explanation.pipeline;
   answer.match = explanation.match;
   answer.guard = explanation.guard;
+  answer.why = explanation.why;
   answer.expected_us = explanation.expected_us;
   Step data = *step;  // the reference writes rows that the table's step is to write itself
   const ExpectedStep expected = expected_step(*step);
@@ -246,6 +237,12 @@ std::string far_from_every_row(const muse::runtime::LinkedTable& table, dispatch
   return "";
 }
 
+std::string pipeline_name(const muse::runtime::LinkedTable& table, dispatch::Pipeline pipeline) {
+  const auto index = static_cast<int>(pipeline);
+  if (index < table.pipeline_count) return table.pipelines[index].key;
+  return "number " + std::to_string(index) + " of " + std::to_string(table.pipeline_count);
+}
+
 /// Each key of both tables once, and a shape for the base.
 std::vector<Question> questions() {
   const muse::runtime::LinkedTable& table = muse::runtime::linked_table();
@@ -254,124 +251,28 @@ std::vector<Question> questions() {
     for (int i = 0; i < each->row_count; ++i) {
       const dispatch::Row& row = each->rows[i];
       if (i > 0 && dispatch::detail::same(row.key, each->rows[i - 1].key)) continue;  // evidence
-      all.push_back({row.shape, !each->contexts});
+      all.push_back({row.shape, !each->contexts, pipeline_name(table, row.pipeline)});
     }
   }
   if (table.contexts->row_count > 0) {
     const std::string far = far_from_every_row(table, table.contexts->rows[0].key);
-    if (!far.empty()) all.push_back({far, false});
+    if (!far.empty()) all.push_back({far, false, ""});
   }
   return all;
 }
 
-std::string microseconds(double us) {
-  if (std::isnan(us)) return "-";
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f", us);
-  return text;
-}
-
-void print_line(const Answer& a) {
-  const char* state = !a.passed_over.empty()      ? "not run"
-                      : a.verdict.failure.empty() ? "ok"
-                                                  : "WRONG";
-  std::printf("%-7s %9s %9s  %-6s %s%s\n        %s\n", state, microseconds(a.expected_us).c_str(),
-              microseconds(a.median_us).c_str(), a.match.c_str(), a.question.shape.c_str(),
-              a.question.any_context ? ", any context" : "",
-              !a.passed_over.empty() ? a.passed_over.c_str() : a.pipeline.c_str());
-  if (!a.verdict.failure.empty()) std::printf("        %s\n", a.verdict.failure.c_str());
-  std::fflush(stdout);
-}
-
-std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (static_cast<unsigned char>(c) < 0x20) {
-      char escape[8];
-      std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(c));
-      out += escape;
-    } else {
-      if (c == '"' || c == '\\') out += '\\';
-      out += c;
-    }
-  }
-  return out + '"';
-}
-
-std::string number(double value) {
-  if (!std::isfinite(value)) return "null";
-  char text[32];
-  std::snprintf(text, sizeof text, "%.6g", value);
-  return text;
-}
-
-std::string entry_json(const Answer& a) {
-  return "    {\"shape\": " + quoted(a.question.shape) +
-         ", \"any_context\": " + (a.question.any_context ? "true" : "false") +
-         ", \"pipeline\": " + quoted(a.pipeline) + ", \"match\": " + quoted(a.match) +
-         ", \"guard\": " + quoted(a.guard) + ",\n     \"not_run\": " + quoted(a.passed_over) +
-         ", \"failure\": " + quoted(a.verdict.failure) +
-         ", \"relrms\": " + number(a.verdict.rel_rms) +
-         ", \"cosine\": " + number(a.verdict.cosine) +
-         ", \"expected_us\": " + number(a.expected_us) + ", \"median_us\": " + number(a.median_us) +
-         ", \"least_us\": " + number(a.least_us) + "}";
-}
-
-/// Pipelines of the table that nothing here was answered with.
-std::set<std::string> unseen(const std::vector<Answer>& answers) {
-  const muse::runtime::LinkedTable& table = muse::runtime::linked_table();
-  std::set<std::string> pipelines;
-  for (int i = 0; i < table.pipeline_count; ++i) pipelines.insert(table.pipelines[i].key);
-  for (const Answer& a : answers) pipelines.erase(a.pipeline);
-  return pipelines;
-}
-
-int tell(const Options& options, const std::vector<Answer>& answers) {
-  int right = 0, wrong = 0, passed_over = 0;
-  for (const Answer& a : answers) {
-    ++(!a.passed_over.empty() ? passed_over : a.verdict.failure.empty() ? right : wrong);
-  }
-  const std::set<std::string> others = unseen(answers);
-  if (options.json) {
-    std::printf(
-        "{\"schema\": \"muse.selfcheck\", \"version\": 1, \"library\": %s, \"clock\": %s,\n",
-        quoted(muse_attention_version()).c_str(), quoted(selfcheck::clock_name()).c_str());
-    std::printf(" \"right\": %d, \"wrong\": %d, \"not_run\": %d, \"not_reached\": [", right, wrong,
-                passed_over);
-    for (const std::string& name : others) {
-      std::printf("%s%s", name == *others.begin() ? "" : ", ", quoted(name).c_str());
-    }
-    std::printf("],\n \"entries\": [\n");
-    for (size_t i = 0; i < answers.size(); ++i) {
-      std::printf("%s%s\n", entry_json(answers[i]).c_str(), i + 1 < answers.size() ? "," : "");
-    }
-    std::printf(" ]}\n");
-  } else {
-    std::printf("%d right, %d wrong, %d not run\n", right, wrong, passed_over);
-    for (const std::string& name : others) {
-      std::printf("not reached by any of these shapes here: %s\n", name.c_str());
-    }
-  }
-  return wrong > 0 || right == 0 ? 4 : 0;
-}
-
 int run(const Options& options) {
   selfcheck::choose_device(options.device);
-  if (!options.json) {
-    std::printf("%s\n%s\n\n%-7s %9s %9s  %-6s %s\n", muse_attention_version(),
-                selfcheck::clock_name(), "", "tuned us", "here us", "match", "shape");
-  }
+  if (!options.json) selfcheck::print_heading();
   std::vector<Answer> answers;
   for (const Question& question : questions()) {
     answers.push_back(ask(options, question));
-    if (!options.json) print_line(answers.back());
+    if (!options.json) selfcheck::print_line(answers.back());
   }
-  return tell(options, answers);
+  return selfcheck::tell(options.json, answers) ? 0 : 4;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int answer_command(int argc, char** argv) {
   if (argc == 2 && std::strcmp(argv[1], "--help") == 0) {
     std::fputs(kUsage, stdout);
     return 0;
@@ -387,4 +288,19 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "muse_selfcheck: error: %s\n", error.what());
     return 3;
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int code = answer_command(argc, argv);
+  const bool lost = std::fflush(stdout) != 0;  // both: an earlier line may be what was lost
+  if (lost || std::ferror(stdout) != 0) {
+    std::fputs(
+        "muse_selfcheck: error: the report could not be written to the standard output: "
+        "is the disk full?\n",
+        stderr);
+    return 3;
+  }
+  return code;
 }

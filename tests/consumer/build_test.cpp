@@ -161,9 +161,54 @@ TEST_F(Consumer, AnEmittedFolderBuildsAlone) {
   EXPECT_EQ(nothing.exit_code, 4) << "nothing could be checked";
   EXPECT_NE(nothing.out.find("more than allowed"), std::string::npos) << nothing.out;
   EXPECT_EQ(fakes::run_command({(folder_ / "b/muse_selfcheck").string(), "--repeat"}).exit_code, 2);
+  const CommandResult full = fakes::run_command(
+      {"sh", "-c", "exec '" + (folder_ / "b/muse_selfcheck").string() + "' --repeat 0 >/dev/full"});
+  EXPECT_EQ(full.exit_code, 3) << "the report is lost";
+  EXPECT_NE(full.err.find("could not be written"), std::string::npos) << full.err;
 
   if (!is_there("nm")) return;
   EXPECT_EQ(exported(run({"nm", "-D", "--defined-only", "b/libmuse_attention.so"})), declared());
+}
+
+TEST_F(Consumer, ASelfcheckFailsWhereARowIsNotAnsweredByItsOwnPipeline) {
+  emit_host_table();
+  edit_header(R"re(Pipeline\{\d+\}(, \d+\.))re", "Pipeline{999}$1");  // every row: it cannot run
+  ASSERT_EQ(configure(folder_ / "table", "b").exit_code, 0);
+  run({"cmake", "--build", "b", "--target", "muse_selfcheck"});
+  const std::string program = (folder_ / "b/muse_selfcheck").string();
+  const CommandResult checked = fakes::run_command({program, "--repeat", "0", "--json"});
+  EXPECT_EQ(checked.exit_code, 4) << checked.err;
+  const json document = json::parse(checked.out);
+  EXPECT_EQ(document["wrong"], 0) << "the base serves them";
+  EXPECT_EQ(document["right"], 1) << "the shape for the base";
+  EXPECT_GE(document["other_pipeline"], 4);
+  EXPECT_EQ(document["missed"].size(), 1u) << document["missed"];
+  const CommandResult told = fakes::run_command({program, "--repeat", "0"});
+  EXPECT_EQ(told.exit_code, 4);
+  EXPECT_NE(told.out.find("no pipeline of the shapes within the table's limit runs here"),
+            std::string::npos)
+      << told.out;
+  EXPECT_NE(told.out.find("order of magnitude only"), std::string::npos) << told.out;
+}
+
+TEST_F(Consumer, OfTwoSharedLibrariesInAProgramEachReachesItsOwnTable) {
+  emit_host_table();
+  fs::copy(folder_ / "table", folder_ / "other", fs::copy_options::recursive);
+  edit_header(R"re(kDevice = \{"[^"]*")re", "kDevice = {\"First of two\"");
+  std::vector<std::string> words = compilers("g++");
+  words.push_back("-DOTHER_DISPATCH_DIR=" + (folder_ / "other").string());
+  const CommandResult configured =
+      configure(fs::path(MUSE_SOURCE_DIR) / "tests/consumer/project", "b", words);
+  ASSERT_EQ(configured.exit_code, 0) << configured.err;
+  run({"cmake", "--build", "b", "--target", "two_tables"});
+  const std::string out = run({"b/two_tables"});
+  const size_t second = out.find("second: ");
+  ASSERT_NE(second, std::string::npos) << out;
+  EXPECT_LT(out.find("First of two"), second) << out;
+  EXPECT_EQ(out.find("First of two", second), std::string::npos) << out;
+  if (!is_there("nm")) return;
+  const std::string seen = run({"nm", "-D", "--defined-only", "b/libsecond.so"});
+  EXPECT_EQ(seen.find("linked_table"), std::string::npos) << seen;
 }
 
 TEST_F(Consumer, BuildsByHandWithWhatPkgConfigSays) {

@@ -195,6 +195,21 @@ class PlainTest(unittest.TestCase):
             plan.run(muse_attention.Buffers(), None, 0)
         self.assertEqual(caught.exception.status, muse_attention.INVALID)
 
+    def test_what_the_c_types_do_not_hold_is_refused(self):
+        problem = self.library.problem(max_pages=1024)
+        for refused, name in (
+            (lambda: self.library.plan(problem, 2**64 + 128), "context"),
+            (lambda: self.library.plan(problem, 128, 2**40), "device"),
+            (lambda: self.library.problem(batch=2**64 + 1), "batch"),
+            (lambda: self.library.problem(window=-(2**63) - 1), "window"),
+            (lambda: self.library.problem(scaled=2**32), "scaled"),
+        ):
+            with self.assertRaisesRegex(ValueError, f"^{name} is .* has to fit int"):
+                refused()
+        with self.assertRaisesRegex(TypeError, "context is 1.5; an integer is expected"):
+            self.library.plan(problem, 1.5)
+        self.library.plan(problem, 128)
+
     def test_a_problem_has_no_other_fields(self):
         with self.assertRaises(TypeError):
             self.library.problem(batches=2)

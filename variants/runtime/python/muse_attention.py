@@ -18,6 +18,7 @@ share a workspace, thus replay one after the other.
 import collections
 import ctypes
 import math
+import operator
 import re
 import threading
 
@@ -130,10 +131,24 @@ _SIGNATURES = {
 }
 
 
+def _integer(name, value, kind):
+    """The value where it is an integer that the C type holds; ctypes alone would cut it short."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}; an integer is expected") from None
+    bits = 8 * ctypes.sizeof(kind)
+    if not -(1 << bits - 1) <= number < 1 << bits - 1:
+        raise ValueError(f"{name} is {number}; it has to fit int{bits}_t of the C interface")
+    return number
+
+
 class Plan:
     """What the table chose for a problem, its kernels loaded. Constant; any thread may run it."""
 
     def __init__(self, library, problem, context=ANY_CONTEXT, device=CURRENT_DEVICE):
+        context = _integer("context", context, ctypes.c_int64)
+        device = _integer("device", device, ctypes.c_int)
         self._library = library  # it must outlive the plan
         self._handle = ctypes.c_void_p()
         library._check(
@@ -233,9 +248,12 @@ class Library:
         """A Problem with the model's values and these."""
         problem = Problem()
         self._c.muse_attention_problem_init(ctypes.byref(problem))
+        kinds = dict(Problem._fields_)
         for name, value in fields.items():
-            if not any(name == known for known, _ in Problem._fields_):
+            if name not in kinds:
                 raise TypeError(f"a problem has no '{name}'")
+            if kinds[name] is not ctypes.c_double:
+                value = _integer(name, value, kinds[name])
             setattr(problem, name, value)
         return problem
 
