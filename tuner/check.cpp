@@ -99,6 +99,13 @@ Lost lost_against(const CheckedShape& here, const CheckedPipeline& own, double l
   return lost;
 }
 
+// Where more was known to be lost than a switch is worth: "tuned" alone would hide it.
+std::string known_loss(const Recorded& recorded, const CheckRules& rules) {
+  if (recorded.allowed_pct <= rules.switch_margin_pct) return {};
+  return fmt::format("; chosen although {:.1f} % were lost when it was emitted",
+                     recorded.allowed_pct);
+}
+
 Finding judge_measured(const CheckedShape& here, const CheckedPipeline& own,
                        const Recorded& recorded, const CheckRules& rules) {
   const double limit_pct = recorded.allowed_pct + rules.switch_margin_pct;
@@ -115,12 +122,14 @@ Finding judge_measured(const CheckedShape& here, const CheckedPipeline& own,
     result.reason = *moved;
   } else if (!lost.surely_less) {
     result.verdict = CheckVerdict::kNoisy;
-    result.reason = fmt::format("whether it loses more than {:g} % is not settled", limit_pct);
+    result.reason = fmt::format("whether it loses more than {:.3g} % is not settled", limit_pct);
   } else if (&best == &own || lost.ratio <= rules.tie_pct / 100) {
-    result.reason = "the fastest here, or cannot be told from it";
+    result.reason = "the fastest of the table's pipelines here, or cannot be told from it";
   } else {
-    result.reason = fmt::format("within {:g} % of the fastest here", limit_pct);
+    result.reason =
+        fmt::format("within {:.3g} % of the fastest of the table's pipelines here", limit_pct);
   }
+  result.reason += known_loss(recorded, rules);
   if (here.degraded) result.reason += "; the machine slowed down, so that its time tells nothing";
   return result;
 }

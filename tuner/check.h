@@ -15,7 +15,7 @@
 namespace muse::tuner {
 
 enum class CheckVerdict : uint8_t {
-  kTuned,    ///< no other pipeline of the table is faster by more than the switch margin
+  kTuned,    ///< none of the table is faster by more than it was known to lose and the margin
   kNoisy,    ///< what was measured leaves that open
   kDrifted,  ///< another one is, or the time is not what was recorded
   kWrong,    ///< it failed a gate, or did not run to its end
@@ -59,7 +59,7 @@ struct CheckedShape {
 struct Recorded {
   std::string pipeline;
   profiler::Interval interval;  ///< 0, 0: not recorded, or not to be compared
-  double allowed_pct = 0;       ///< it was chosen although so much is lost
+  double allowed_pct = 0;       ///< it was chosen although so much was lost
   std::string base = {};        ///< chain key
   double base_median_ns = 0;    ///< 0 = not recorded
 };

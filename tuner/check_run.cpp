@@ -241,7 +241,7 @@ void Checker::judge_rows(const CheckedShape& here) {
   for (size_t i = 0; i < table_.rows.size(); ++i) {
     const DispatchRow& row = table_.rows[i];
     if (key(row.shape) != here.shape) continue;
-    Recorded recorded{.pipeline = row.pipeline};
+    Recorded recorded{.pipeline = row.pipeline, .interval = {}, .allowed_pct = row.regret_pct};
     if (options_.compare_times) {
       recorded.interval = {row.low_ns, row.high_ns};
       recorded.base = table_.base;
