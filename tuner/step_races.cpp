@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <stdexcept>
 
 #include "variants/registry.h"
@@ -24,7 +25,41 @@ bool can_run(const Chain& chain, const Problem& problem, const std::vector<Candi
          });
 }
 
+// Whoever starts a sweep has looked whether this binary has what its incumbents name.
+Chain answered(const std::string& text) {
+  auto chain = Registry::global().parse_chain(text);
+  if (!chain) throw std::runtime_error(fmt::format("incumbent: {}", chain.error()));
+  return *std::move(chain);
+}
+
+// On some shape at least. A variant whose space is empty has an item that says so.
+bool is_planned(const Candidate& candidate, const Plan& plan, const Spec& spec) {
+  const bool listed = std::any_of(plan.items.begin(), plan.items.end(), [&](const PlanItem& item) {
+    return item.candidate == candidate;
+  });
+  const bool of_base = std::find(plan.base.begin(), plan.base.end(), candidate) != plan.base.end();
+  return listed && (of_base || !space(spec, *candidate.variant).empty());
+}
+
 }  // namespace
+
+std::vector<LeftOut> left_out(const Incumbent& incumbent, const Plan& plan, const Spec& spec) {
+  std::set<std::string> answered_here;
+  for (const ShapeEntry& entry : plan.shapes) {
+    for (const std::string& text : answers(incumbent, entry.shape)) answered_here.insert(text);
+  }
+  std::vector<LeftOut> all;
+  for (const std::string& text : answered_here) {
+    const Chain chain = answered(text);
+    if (chain == plan.base) continue;  // it races whatever the filters say
+    LeftOut one{.pipeline = text, .candidates = {}};
+    for (const Candidate& candidate : chain) {
+      if (!is_planned(candidate, plan, spec)) one.candidates.push_back(key(candidate));
+    }
+    if (!one.candidates.empty()) all.push_back(std::move(one));
+  }
+  return all;
+}
 
 // Whole-step candidates, and of all that can be composed those worth a race. What the stages of
 // each take is stored.
@@ -54,10 +89,10 @@ void StepRaces::add_answers(const RaceGroup& group, const std::vector<Candidate>
                             std::vector<Chain>& chains) const {
   for (const Incumbent& incumbent : incumbents_) {
     for (const std::string& text : answers(incumbent, group.shape)) {
-      const auto chain = Registry::global().parse_chain(text);
-      if (chain && can_run(*chain, group.shape.problem, candidates) &&
-          std::find(chains.begin(), chains.end(), *chain) == chains.end()) {
-        chains.push_back(*chain);
+      Chain chain = answered(text);
+      if (can_run(chain, group.shape.problem, candidates) &&
+          std::find(chains.begin(), chains.end(), chain) == chains.end()) {
+        chains.push_back(std::move(chain));
       }
     }
   }

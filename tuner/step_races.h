@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,15 @@
 #include "tuner/shortlist.h"
 
 namespace muse::tuner {
+
+/// A pipeline that an incumbent answers with, and that races nowhere.
+struct LeftOut {
+  std::string pipeline;                 ///< chain key
+  std::vector<std::string> candidates;  ///< of it: those that the config or the filters exclude
+};
+/// Of what the incumbent answers for the plan's shapes, by key; what a shape merely cannot run is
+/// not among them. Precondition: the registry has every pipeline of the table.
+std::vector<LeftOut> left_out(const Incumbent& incumbent, const Plan& plan, const Spec& spec);
 
 class StepRaces {
  public:

@@ -9,6 +9,7 @@
 
 #include "tests/tuner/mocked_sweep.h"
 #include "tuner/dispatch_rows.h"
+#include "tuner/step_races.h"
 #include "tuner/stored_selection.h"
 
 namespace muse::tuner {
@@ -312,6 +313,44 @@ TEST_F(SiblingSweep, WhatAnEarlierTableAnswersRacesThoughNoSpanBringsItUp) {
   settings_.command = "sweep --incumbent table";
   sweep(script(), settings_);
   EXPECT_EQ(timed_at("splits=64").size(), 1U);
+}
+
+// --- answers that do not race ------------------------------------------------------------------
+
+std::vector<LeftOut> left_out_by(const std::string& variants, const Filter& filter = {}) {
+  const auto spec = parse_spec(
+      "schema: 1\nshapes:\n  - {batch: [8, 16], q_len: 1, window: 0, rope_theta: 0, context: 4096, "
+      "pool_bytes: 1MiB}\nvariants: " +
+          variants + "\n",
+      "c.yaml", Registry::global());
+  DeviceClass host;
+  host.host = true;
+  const auto plan = make_plan(spec.value(), Registry::global(), host, filter, {});
+  return left_out(incumbent(), plan.value(), *spec);
+}
+
+TEST(LeftOut, NamesEachAnswerOnceWithItsCandidatesThatTheConfigExcludes) {
+  const std::string simd = key(kB.back());
+  const std::string both = "{include: ['*/scalar', gate/simd]";
+  for (const std::string& variants :
+       {std::string("{include: ['*/scalar']}"), both + ", tunables: {gate/simd: {threads: [2]}}}",
+        both + ", constraints: [\"threads < 1\"]}"}) {
+    const std::vector<LeftOut> found = left_out_by(variants);
+    ASSERT_EQ(found.size(), 1U) << variants;
+    EXPECT_EQ(found[0].pipeline, key(kB));
+    EXPECT_EQ(found[0].candidates, std::vector{simd}) << "the base's are never excluded";
+  }
+  EXPECT_TRUE(left_out_by("{include: ['*/scalar', gate/simd]}").empty());
+}
+
+TEST(LeftOut, AFilterExcludesTooButNotTheBase) {
+  const std::string all = "{include: ['*/scalar', gate/simd]}";
+  const std::vector<LeftOut> by_name = left_out_by(all, {.variant_glob = "*/scalar"});
+  ASSERT_EQ(by_name.size(), 1U);
+  EXPECT_EQ(by_name[0].pipeline, key(kB));
+  const std::vector<LeftOut> by_stage = left_out_by(all, {.stage = Stage::kGate});
+  ASSERT_EQ(by_stage.size(), 1U) << "the base races all the same";
+  EXPECT_EQ(by_stage[0].candidates.size(), 3U) << "what is behind the gate is kept";
 }
 
 }  // namespace

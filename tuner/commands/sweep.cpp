@@ -10,9 +10,8 @@
 
 #include "tuner/agreement.h"
 #include "tuner/commands/command.h"
-#include "tuner/commands/emitted.h"
+#include "tuner/commands/incumbents.h"
 #include "tuner/commands/measuring.h"
-#include "tuner/held_out.h"
 
 namespace muse::tuner {
 namespace {
@@ -176,26 +175,6 @@ struct Prepared {
   }
 };
 
-/// The tables of --incumbent with what they are worth here.
-std::vector<Incumbent> incumbents(const std::vector<std::string>& folders,
-                                  std::vector<DispatchTable> tables, const Hello& hello) {
-  std::vector<Incumbent> all;
-  for (size_t i = 0; i < tables.size(); ++i) {
-    DispatchTable& table = tables[i];
-    const dispatch::Guard guard = dispatch::guard(lookup_device(table.device, table.toolkit),
-                                                  lookup_device(hello.device_class, hello.toolkit));
-    if (guard == dispatch::Guard::kForeign) {
-      throw CommandError(
-          ExitCode::kNotComparable,
-          fmt::format("--incumbent {}: the table is of another device class ({}) "
-                      "than this one ({}), and answers nothing here",
-                      printable(folders[i]), text(table.device), text(hello.device_class)));
-    }
-    all.push_back({std::move(table), guard});
-  }
-  return all;
-}
-
 struct Swept {
   db::Id run;
   SweepResult result;
@@ -307,8 +286,7 @@ ExitCode run(const Options& options) {
   const std::atomic<int>& stop_signal = catch_stops();
   require_release_build(options.any_build);
   const Spec spec = load_config(options.config);
-  std::vector<DispatchTable> tables;
-  for (const std::string& folder : options.incumbents) tables.push_back(read_emitted(folder));
+  std::vector<DispatchTable> tables = read_incumbents(options.incumbents);
   SweepOptions sweep_options{.seed = parse_seed(options.seed, spec.measure.seed),
                              .budget = std::nullopt,
                              .stop_signal = &stop_signal};
@@ -342,6 +320,8 @@ ExitCode run(const Options& options) {
   if (!started) return exit_code(SweepResult{.stop_signal = stop_signal});
   ProgressLine& progress = line.emplace(!options.quiet);
   sweep_options.incumbents = incumbents(options.incumbents, std::move(tables), started->hello);
+  say_left_out(options.incumbents, sweep_options.incumbents, *plan, spec,
+               !options.stage.empty() || !options.variant_glob.empty());
   Prepared prepared{options,  spec,  *plan,         target,  toolchain,
                     *started, store, sweep_options, progress};
   const int first = first_repetition(prepared);
