@@ -110,9 +110,12 @@ std::string quoted(const std::string& text) {
 }
 
 std::string list(const std::set<std::string>& texts) {
-  std::string out;
-  for (const std::string& text : texts) out += (out.empty() ? "" : ", ") + quoted(text);
-  return "[" + out + "]";
+  std::string out = "[";
+  for (const std::string& text : texts) {
+    if (out.size() > 1) out += ", ";
+    out += quoted(text);
+  }
+  return out += ']';
 }
 
 std::string number(double value) {
@@ -153,6 +156,19 @@ void print_document(const std::vector<Answer>& answers, const std::string& guard
   std::printf(" ]}\n");
 }
 
+/// By the first row that names the pipeline.
+std::string why_missed(const std::vector<Answer>& answers, const std::string& pipeline) {
+  for (const Answer& a : answers) {
+    if (a.question.pipeline != pipeline) continue;
+    std::string reason = title(a.question);
+    reason += ": ";
+    reason += a.passed_over.empty() ? a.why : a.passed_over;
+    if (!a.asked) reason += " (--max-bytes)";
+    return reason;
+  }
+  return "";
+}
+
 void print_sums(const std::vector<Answer>& answers, const std::string& guard, const Sums& sums) {
   std::printf(
       "%d right, %d wrong, %d not answered by their own pipeline, %d not run; pipelines not run: "
@@ -167,10 +183,8 @@ void print_sums(const std::vector<Answer>& answers, const std::string& guard, co
                 a.pipeline.empty() ? a.passed_over.c_str() : a.why.c_str());
   }
   for (const std::string& pipeline : sums.missed) {
-    std::printf(
-        "named by a row, but not run, thus not validated: %s (rows passed over for their size: "
-        "raise --max-bytes)\n",
-        pipeline.c_str());
+    std::printf("named by a row, but not run, thus not validated: %s: %s\n", pipeline.c_str(),
+                why_missed(answers, pipeline).c_str());
   }
   for (const std::string& pipeline : sums.not_reached) {
     std::printf("not reached by any of these shapes here: %s\n", pipeline.c_str());
