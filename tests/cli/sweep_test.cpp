@@ -389,13 +389,14 @@ TEST_F(Sweep, WhereNothingIsValidNoHeaderIsTouched) {
              "gate/fake_throw_int, gate/fake_wrong], tunables: {'*': {splits: [4], after: [0]}}}",
              "base: [prepare/scalar, attention/scalar, combine/scalar, gate/fake_throw]\n"));
   std::filesystem::create_directory(folder_ / "muse_dispatch");
-  write_file(folder_ / "muse_dispatch" / "muse_dispatch.h", "// good\n");
+  const std::string good = "// SPDX-License-Identifier: Apache-2.0\n// Generated: good\n";
+  write_file(folder_ / "muse_dispatch" / "muse_dispatch.h", good);
   const CommandResult result = sweep("none.yaml", "a.db", {}, MUSE_TUNE_FAKES);
   EXPECT_EQ(result.exit_code, 4) << result.err;
   const CommandResult emit =
       fakes::run_command({MUSE_TUNE_FAKES, "emit", "--db", "a.db"}, options());
   EXPECT_EQ(emit.exit_code, 4) << emit.err;
-  EXPECT_EQ(read_file(folder_ / "muse_dispatch" / "muse_dispatch.h"), "// good\n");
+  EXPECT_EQ(read_file(folder_ / "muse_dispatch" / "muse_dispatch.h"), good);
 }
 #endif
 
