@@ -77,8 +77,8 @@ fi
 [ -f build/CMakeCache.txt ] && grep -q 'MUSE_BUILD_TESTS:BOOL=ON' build/CMakeCache.txt && tests=ON || tests=OFF
 if [ "$tests" = ON ]; then
   # A tree that was set up for tests stays one; the binary is the same.
-  say "building muse-tune"
-  cmake --build build --target muse-tune >build.log 2>&1 ||
+  say "building muse-tune and what production links"
+  cmake --build build --target muse-tune muse_attention muse_build_variants >build.log 2>&1 ||
     { { grep -E 'error|FAILED' build.log | head -n 20 >&2; } || true; fail "cannot build (build.log has it all)"; }
 else
   build OFF

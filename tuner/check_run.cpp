@@ -60,6 +60,7 @@ class Checker {
   std::optional<CheckedShape> measure(const Work& work);
   void take_races(const RaceGroup& group, const std::map<db::Id, size_t>& at,
                   CheckedShape& shape) const;
+  void note_busy_host(double load, int cpus);
   void judge_rows(const CheckedShape& here);
   void judge_unseen(const Shape& shape, const CheckedShape& here);
 
@@ -75,6 +76,7 @@ class Checker {
   std::vector<std::string> pipelines_;
   IndexedRows eager_, captured_;
   RaceRunner runner_;
+  bool host_busy_ = false;
   Settler settler_;
   CheckResult result_;
   std::string calibrated_;  ///< shape that the deadline follows
@@ -242,7 +244,7 @@ void Checker::judge_rows(const CheckedShape& here) {
     const DispatchRow& row = table_.rows[i];
     if (key(row.shape) != here.shape) continue;
     Recorded recorded{.pipeline = row.pipeline, .interval = {}, .allowed_pct = row.regret_pct};
-    if (options_.compare_times) {
+    if (options_.compare_times && !host_busy_) {
       recorded.interval = {row.low_ns, row.high_ns};
       recorded.base = table_.base;
       recorded.base_median_ns = row.base_median_ns;
@@ -269,10 +271,22 @@ void Checker::judge_unseen(const Shape& shape, const CheckedShape& here) {
   result_.unseen.push_back(std::move(unseen));
 }
 
+// Other work slows everything here down: that says nothing of the table, while pipelines raced in
+// turns still compare.
+void Checker::note_busy_host(double load, int cpus) {
+  if (std::exchange(host_busy_, true)) return;
+  progress_.clear();
+  say(
+      fmt::format("the host is busy (load {:.1f} on {} CPUs): times are no longer compared with "
+                  "those recorded",
+                  load, cpus));
+}
+
 CheckResult Checker::run(const std::vector<Shape>& unseen) {
   const std::vector<Work> all = work(unseen);
   result_.shapes_asked = static_cast<int>(all.size());
   runner_.placements = spec_.measure.placements;
+  runner_.on_busy_host = [this](double load, int cpus) { note_busy_host(load, cpus); };
   runner_.tick = [&] {
     const double left_s = options_.budget ? options_.budget->count() - progress_.elapsed_s() : 0;
     progress_.show(

@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <thread>
+
 #include "tests/tuner/mocked_sweep.h"
 #include "tuner/check_run.h"
 
@@ -188,6 +191,21 @@ TEST_F(Checked, ATimeThatIsAnotherOneThanRecordedMeansDriftUnlessTheTimerIsAnoth
   std::filesystem::remove(folder_ / "check.db");
   EXPECT_EQ(exit_code(check(table, script(20'000, 60'000, 60'000), {}, {.compare_times = false})),
             ExitCode::kOk);
+}
+
+TEST_F(Checked, OnABusyHostATimeIsNotHeldAgainstTheRecord) {
+  fakes::Script here = script(80'000, 90'000, 90'000);
+  here.clock = [](int) {
+    profiler::ClockReading clock = fakes::steady_clock_reading();
+    clock.load = std::max(1.0, static_cast<double>(std::thread::hardware_concurrency())) + 2.5;
+    return clock;
+  };
+  testing::internal::CaptureStderr();
+  const CheckResult result = check(table_of({row(shape(2, 4096), pipeline(8), 40'000)}), here);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("times are no longer compared"),
+            std::string::npos);
+  ASSERT_EQ(result.rows.size(), 1u);
+  EXPECT_EQ(result.rows[0].finding.verdict, CheckVerdict::kTuned) << result.rows[0].finding.reason;
 }
 
 TEST_F(Checked, APipelineThatFailsAGateIsWrongWhateverItsTime) {
