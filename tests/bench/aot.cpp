@@ -75,6 +75,11 @@ void beside_jit(benchmark::State& state, const std::string& cache, size_t number
       Registry::global().parse_chain(aot::GpuTable::shared().keys()[number]).value();
   AttentionPlan plan;
   aot::require(plan.create(fakes::problem_of(shape.problem)));
+  muse_attention_explanation how;
+  aot::require(plan.explain(how));
+  if (how.pipeline != key(chain)) {
+    throw std::runtime_error(std::string("the plan is another pipeline's: ") + how.pipeline);
+  }
   const aot::Block workspace(plan.workspace_bytes());
   aot::require(plan.init_workspace(workspace.as<void>(), plan.workspace_bytes(), stream));
   const RunGraph ahead(plan,

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,10 @@ double ns_each(const std::function<void()>& call, const std::function<void()>& w
   const std::chrono::duration<double, std::nano> taken = Clock::now() - start;
   wait();
   return taken.count() / kCalls;
+}
+
+void require_ok(muse_attention_status status) {
+  if (status != MUSE_ATTENTION_OK) throw std::runtime_error(muse_attention_last_error());
 }
 
 double median(std::vector<double> values) {
@@ -134,8 +139,9 @@ void run_on_host(benchmark::State& state) {
   const muse_attention_buffers buffers = served.buffers();
   beside_bare(state, {.run =
                           [&] {
-                            muse_attention_run(served.plan.get(), &buffers, served.workspace->get(),
-                                               served.plan.workspace_bytes(), nullptr);
+                            require_ok(muse_attention_run(served.plan.get(), &buffers,
+                                                          served.workspace->get(),
+                                                          served.plan.workspace_bytes(), nullptr));
                           },
                       .bare =
                           [&] {
@@ -162,6 +168,7 @@ std::unique_ptr<BareLaunch> bare_launch(const Bound& it, bool programmatic) {
       function = kernel.function;
     }
   }
+  if (function == nullptr) throw std::runtime_error(it.candidate + " is not compiled ahead");
   return std::unique_ptr<BareLaunch>(
       new BareLaunch{function, {it.launch, programmatic}, &it.arguments});
 }
@@ -191,15 +198,15 @@ void run_on_gpu(benchmark::State& state, size_t number) {
   }
   beside_bare(state, {.run =
                           [&] {
-                            muse_attention_run(plan.get(), &buffers, workspace.as<void>(), bytes,
-                                               stream.get());
+                            require_ok(muse_attention_run(
+                                plan.get(), &buffers, workspace.as<void>(), bytes, stream.get()));
                           },
                       .bare =
                           [&] {
                             for (const auto& it : bare) {
                               const cudaLaunchConfig_t config = it->config.on(stream.get());
                               void* arguments[] = {const_cast<void*>(it->arguments->data())};
-                              cudaLaunchKernelExC(&config, it->kernel, arguments);
+                              aot::require(cudaLaunchKernelExC(&config, it->kernel, arguments));
                             }
                           },
                       .wait = [&] { aot::require(cudaStreamSynchronize(stream.get())); }});

@@ -191,12 +191,10 @@ std::string Catalogue::why_text(const dispatch::Choice& choice) const {
                          measured.host ? "CPUs" : "SMs");
     case Why::kOtherStructure:
       return "no shape with these heads, head_dim, page size, window or none, RoPE or none, scales "
-             "or none "
-             "was measured";
+             "or none was measured";
     case Why::kTooFar:
       return "every measured shape of this structure is farther away than the table's limit, or "
-             "differs "
-             "where that must not be";
+             "differs where that must not be";
     case Why::kInfeasible:
       return "no pipeline of the shapes within the table's limit runs here";
   }
