@@ -106,6 +106,17 @@ std::string known_loss(const Recorded& recorded, const CheckRules& rules) {
                      recorded.allowed_pct);
 }
 
+// Who left the race has its median from other rounds than the best one, and the two may contradict
+// what was seen in rounds of both.
+std::string why_slower(const CheckedPipeline& best, const CheckedPipeline& own) {
+  if (own.decides || own.median_ns > best.median_ns) {
+    return fmt::format("{} is faster: {} against {}", best.pipeline, format_ns(best.median_ns),
+                       format_ns(own.median_ns));
+  }
+  return fmt::format("it left the race {} to {} behind its leader", format_ns(own.behind.low),
+                     format_ns(own.behind.high));
+}
+
 Finding judge_measured(const CheckedShape& here, const CheckedPipeline& own,
                        const Recorded& recorded, const CheckRules& rules) {
   const double limit_pct = recorded.allowed_pct + rules.switch_margin_pct;
@@ -115,8 +126,7 @@ Finding judge_measured(const CheckedShape& here, const CheckedPipeline& own,
   const auto moved = left_interval(here, own, recorded, rules);
   if (lost.surely_more) {
     result.verdict = CheckVerdict::kDrifted;
-    result.reason = fmt::format("{} is faster: {} against {}", best.pipeline,
-                                format_ns(best.median_ns), format_ns(own.median_ns));
+    result.reason = why_slower(best, own);
   } else if (moved) {
     result.verdict = CheckVerdict::kDrifted;
     result.reason = *moved;

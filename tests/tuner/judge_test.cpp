@@ -40,6 +40,16 @@ TEST(Judge, DriftedIsWhoLosesMoreThanTheMarginAndSaysToWhom) {
   EXPECT_EQ(judge(here, captured, {}).verdict, CheckVerdict::kTuned) << "known when it was chosen";
 }
 
+TEST(Judge, WhoLeftTheRaceIsComparedByTheRoundsOfBothAndNotByTheirMedians) {
+  CheckedPipeline early = measured("c", 900);  // in faster rounds than those that decided
+  early.decides = false;
+  early.behind = {180, 220};
+  const Finding finding =
+      judge(here_of({measured("a", 1000), early}), {.pipeline = "c", .interval = {}}, {});
+  EXPECT_EQ(finding.verdict, CheckVerdict::kDrifted);
+  EXPECT_EQ(finding.reason, "it left the race 0.18 us to 0.22 us behind its leader");
+}
+
 TEST(Judge, DriftedIsATimeFarFromItsRecordedIntervalAndSaysWhatTheBaseDid) {
   const CheckedShape here = here_of({measured("a", 1000), measured("base", 2200)});
   EXPECT_EQ(judge(here, recorded("a", 960), {}).verdict, CheckVerdict::kTuned);
