@@ -213,14 +213,43 @@ TEST(CudaVariants, HaveAsManySplitsAsFillTheChipWhereAskedTo) {
   EXPECT_EQ(splits(128), 1);
   EXPECT_EQ(splits(1000), 1);
   EXPECT_FALSE(is_batch_invariant({&step, c}));
-  with(8, 4, 12, 1);  // 396 CTAs, in clusters
+  with(8, 4, 8, 2);  // 264 CTAs, in clusters
   EXPECT_EQ(splits(4), 64);
-  EXPECT_EQ(splits(8), 48);
+  EXPECT_EQ(splits(5), 48);
   EXPECT_EQ(splits(200), 8);
-  EXPECT_EQ(splits(8, 2), 32);  // two tokens leave an SM eight warps
+  with(1, 4, 12, 1);
+  EXPECT_EQ(splits(8), 49);
+  EXPECT_EQ(splits(8, 2), 33);  // two tokens leave an SM eight warps
   with(1, 12, 12, 0);
   EXPECT_EQ(splits(128), 64);
   EXPECT_TRUE(is_batch_invariant({&step, c}));
+}
+
+TEST(CudaVariants, FillTheChipByTheCtasThatTheirLaunchBoundsAllow) {
+  const auto splits = [](const char* name, int64_t batch, int64_t q_len,
+                         const Configuration& values) {
+    const Variant& v = variant(name);
+    Configuration c = default_configuration(v);
+    for (const auto& [tunable, value] : values) c[tunable] = value;
+    EXPECT_EQ(check(v, c), "") << name;
+    const Problem problem{.batch = batch, .q_len = q_len, .max_context = 65536};
+    return v.geometry(problem, c, gpu()).launches[0].grid.x;
+  };
+  const Configuration eight{{"splits", 64}, {"partial_bf16", 1}, {"fill", 2}};
+  EXPECT_EQ(splits("attention/async_ring", 16, 8, eight), 8);
+  Configuration four = eight;  // two CTAs of four computing warps on an SM
+  for (const auto& [tunable, value] :
+       Configuration{{"warps", 4}, {"tile_kv", 64}, {"step", 16}, {"depth", 4}}) {
+    four[tunable] = value;
+  }
+  EXPECT_EQ(splits("attention/async_ring", 16, 8, four), 16);
+  const Configuration clusters{{"splits", 64}, {"fill", 1},  {"cluster", 8},
+                               {"ticket", 1},  {"warps", 8}, {"gate", 1}};
+  EXPECT_EQ(splits("attention/mma", 4, 8, clusters), 32);
+  EXPECT_EQ(splits("attention/mma", 4, 2, clusters), 64);  // fewer rows, twice the CTAs
+  const Configuration direct{{"splits", 64}, {"fill", 1}, {"ticket", 1}, {"gate", 1}};
+  EXPECT_EQ(splits("attention/register_direct", 16, 1, direct), 16);
+  EXPECT_EQ(splits("attention/register_direct", 16, 2, direct), 8);
 }
 
 TEST(CudaVariants, CombineUpTo256Splits) {

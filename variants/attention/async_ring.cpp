@@ -92,16 +92,20 @@ Support supports(const Problem& problem, const Configuration& configuration,
   return device::check_shared_memory(shared_bytes(problem, configuration), device);
 }
 
+/// CTAs that the chip holds at once where warps have roles: ctas_per_sm() of async_ring.cuh.
+int64_t ctas_on_chip(const Configuration& configuration, const DeviceClass& device) {
+  constexpr int64_t kComputingWarps = 8;
+  return device.sm_count * (kComputingWarps / value(configuration, "warps"));
+}
+
 Geometry geometry(const Problem& problem, const Configuration& configuration,
                   const DeviceClass& device) {
-  Launch launch = device::epilogue_launch(entry_of(problem).name, problem, configuration, kHeads);
+  Launch launch = device::epilogue_launch(entry_of(problem).name, problem, configuration, kHeads,
+                                          ctas_on_chip(configuration, device));
   launch.block = {.x = block_warps(static_cast<int>(value(configuration, "warps")),
                                    static_cast<int>(value(configuration, "roles"))) *
                        32};
   launch.smem_bytes = shared_bytes(problem, configuration);
-  if (value(configuration, "fill") != 0) {
-    launch.grid.x = device::filling_splits(problem, configuration, kHeads, device.sm_count);
-  }
   return {.launches = {launch},
           .workspace = device::epilogue_workspace(problem, configuration, kHeads)};
 }
@@ -147,7 +151,7 @@ std::vector<Tunable> tunables() {
                               {.name = "depth", .values = {4, 6}, .default_value = 4},
                               {.name = "warps", .values = {4, 8}, .default_value = 8},
                               {.name = "splits", .values = {1, 4, 8, 16, 64}, .default_value = 4},
-                              {.name = "fill", .values = {0, 1}, .default_value = 0},
+                              {.name = "fill", .values = {0, 2}, .default_value = 0},
                               {.name = "partial_bf16", .values = {0, 1}, .default_value = 0}};
   for (Tunable& tunable : device::epilogue_tunables({1, 8})) {
     all.push_back(std::move(tunable));
@@ -172,10 +176,8 @@ std::vector<Constraint> constraints() {
        .reason = "clusters merge what many short walks have, and all of it"},
       {.expr = "gate == 1 || (ticket == 0 && splits != cluster)",
        .reason = "once all is merged the gate costs nothing"},
-      {.expr = "fill == 0 || (splits == 64 && ticket == 1 && roles == 1 && warps == 8)",
-       .reason =
-           "as many splits as fill the chip, a CTA of eight computing warps on an SM: whatever "
-           "they are, a ticket merges them"},
+      {.expr = "fill == 0 || (splits == 64 && roles == 1)",
+       .reason = "as many splits as fill the chip, where warps that only compute fill it"},
       {.expr = "partial_bf16 == (splits == 64 && ticket == 0)",
        .reason = "many partials are many bytes, few are not"}};
   for (Constraint& constraint : device::epilogue_constraints()) {

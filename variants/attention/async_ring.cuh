@@ -295,7 +295,7 @@ __device__ __forceinline__ void attend(const Args& block) {
   device::KeyRange all = device::request_keys(args, cache_seqlen);
   // Boxes begin at whole blocks; no row attends what comes in before the window.
   if constexpr (C::boxes != 0) all.begin = all.begin / device::kBlockKeys * device::kBlockKeys;
-  const device::Splits splits = device::splits_of(all, device::most_splits<C>(), C::tile_kv);
+  const device::Splits splits = device::tile_splits<C>(all);
   const device::CtaRows cta = device::cta_rows<Whole<C>>(args, splits.count);
   if (!Epilogue::needed(cta)) {
     device::wait_for_predecessor();

@@ -62,10 +62,20 @@ Support supports(const Problem& problem, const Configuration& configuration,
   return device::check_shared_memory(shared_bytes(problem, configuration), device);
 }
 
-Geometry geometry(const Problem& problem, const Configuration& configuration, const DeviceClass&) {
+/// CTAs that the chip holds at once: the launch bounds of mma.cuh.
+int64_t ctas_on_chip(const Problem& problem, const Configuration& configuration,
+                     const DeviceClass& device) {
+  const bool merges = value(configuration, "cluster") > 1 || value(configuration, "ticket") != 0;
+  const int64_t warps = entry_of(problem).rows < 32 ? 16 : merges ? 8 : 12;
+  return device.sm_count * (warps / value(configuration, "warps"));
+}
+
+Geometry geometry(const Problem& problem, const Configuration& configuration,
+                  const DeviceClass& device) {
   const int64_t heads_per_cta = value(configuration, "heads_per_cta");
   Launch launch =
-      device::epilogue_launch(entry_of(problem).name, problem, configuration, heads_per_cta);
+      device::epilogue_launch(entry_of(problem).name, problem, configuration, heads_per_cta,
+                              ctas_on_chip(problem, configuration, device));
   launch.block = {.x = value(configuration, "warps") * 32};
   launch.smem_bytes = shared_bytes(problem, configuration);
   return {.launches = {launch},
@@ -86,6 +96,7 @@ std::vector<Tunable> tunables() {
       {.name = "warps", .values = {2, 4, 8}, .default_value = 4},
       {.name = "heads_per_cta", .values = {1, 2}, .default_value = 2},
       {.name = "splits", .values = {1, 4, 8, 16, 32, 64}, .default_value = 16},
+      {.name = "fill", .values = {0, 1}, .default_value = 0},
       {.name = "partial_bf16", .values = {0, 1}, .default_value = 0}};
   for (Tunable& tunable : device::epilogue_tunables({1, 8, 16})) {
     all.push_back(std::move(tunable));
@@ -109,7 +120,9 @@ std::vector<Constraint> constraints() {
       {.expr = "gate == 1 || (ticket == 0 && splits != cluster) || (warps == 8 && tile_kv == 64)",
        .reason = "once all is merged the gate costs nothing: tried without where nothing else is"},
       {.expr = "cluster == 1 || ticket == 0 || splits >= 32",
-       .reason = "a cluster and a ticket too: where a cluster alone cannot take all splits"}};
+       .reason = "a cluster and a ticket too: where a cluster alone cannot take all splits"},
+      {.expr = "fill == 0 || (splits == 64 && cluster == 8 && ticket == 1 && warps == 8)",
+       .reason = "as many splits as fill the chip, in clusters: attention/async_ring has others"}};
   for (Constraint& constraint : device::epilogue_constraints()) {
     all.push_back(std::move(constraint));
   }
@@ -122,7 +135,8 @@ Variant make_variant() {
   device::set_attention_contract(variant);
   variant.tunables = tunables();
   variant.constraints = constraints();
-  variant.declared = {.batch_invariant = true, .precision = Precision::kF16};
+  variant.declared = {
+      .batch_invariant = true, .batch_invariant_unless = "fill", .precision = Precision::kF16};
   variant.entries = {"attend_8_rows", "attend_16_rows", "attend_32_rows"};
   variant.supports = supports;
   variant.geometry = geometry;

@@ -170,7 +170,7 @@ __device__ __forceinline__ void attend(const device::AttentionArgs& args) {
   unsigned char* const behind = ring + work_bytes(C::tile_kv, C::heads_per_cta, kRows, C::warps);
   const int cache_seqlen = __ldg(args.cache_seqlens + blockIdx.z);
   const device::KeyRange all = device::request_keys(args, cache_seqlen);
-  const device::Splits splits = device::splits_of(all, C::splits, C::tile_kv);
+  const device::Splits splits = device::tile_splits<C>(all);
   const device::CtaRows cta = device::cta_rows<C>(args, splits.count);
   if (!Epilogue::needed(cta)) {
     device::wait_for_predecessor();

@@ -3,6 +3,7 @@
 // the fragments of f16 tensor cores.
 #include "variants/attention/register_direct.cuh"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -34,9 +35,22 @@ Support supports(const Problem& problem, const Configuration& configuration,
   return device::check_direct(problem, configuration, device, shared_bytes(problem, configuration));
 }
 
-Geometry geometry(const Problem& problem, const Configuration& configuration, const DeviceClass&) {
+/// CTAs that the chip holds at once: ctas_per_sm() of register_direct.cuh.
+int64_t ctas_on_chip(const Problem& problem, const Configuration& configuration,
+                     const DeviceClass& device) {
+  const auto tunable = [&](const char* name) {
+    return static_cast<int>(value(configuration, name));
+  };
+  const int keys = tunable("heads_per_cta") * tunable("tokens") * tunable("depth");
+  const int groups = tunable("heads_per_cta") * static_cast<int>(problem.q_len);
+  return device.sm_count * std::max(1, warps_per_sm(groups, keys) / tunable("warps"));
+}
+
+Geometry geometry(const Problem& problem, const Configuration& configuration,
+                  const DeviceClass& device) {
   return device::direct_geometry(problem.q_len == 1 ? "attend_1_token" : "attend_2_tokens", problem,
-                                 configuration, shared_bytes(problem, configuration));
+                                 configuration, shared_bytes(problem, configuration),
+                                 ctas_on_chip(problem, configuration, device));
 }
 
 Arguments bind(const Problem& problem, const Configuration& configuration, const Buffers& buffers,
@@ -54,6 +68,7 @@ std::vector<Tunable> tunables() {
       {.name = "warps", .values = {4, 8, 12, 16}, .default_value = 8},
       {.name = "heads_per_cta", .values = {1, 2}, .default_value = 2},
       {.name = "splits", .values = {1, 2, 3, 4, 8, 12, 16, 32, 48, 64}, .default_value = 16},
+      {.name = "fill", .values = {0, 1}, .default_value = 0},
       {.name = "partial_bf16", .values = {0, 1}, .default_value = 0}};
   for (Tunable& tunable : device::epilogue_tunables({1, 8, 16})) {
     all.push_back(std::move(tunable));
@@ -82,7 +97,10 @@ std::vector<Constraint> constraints() {
       {.expr = "cluster == 1 || ticket == 1 || splits == cluster",
        .reason = "a cluster that leaves partials is for combines that nobody needs"},
       {.expr = "cluster == 1 || ticket == 0 || splits >= 32",
-       .reason = "a cluster and a ticket too: where a cluster alone cannot take all splits"}};
+       .reason = "a cluster and a ticket too: where a cluster alone cannot take all splits"},
+      {.expr = "fill == 0 || (splits == 64 && ticket == 1 && gate == 1 && cluster == 1 && "
+               "heads_per_cta == 2 && tokens == 16)",
+       .reason = "as many splits as fill the chip: whatever they are, a ticket merges them"}};
   for (Constraint& constraint : device::epilogue_constraints()) {
     all.push_back(std::move(constraint));
   }
@@ -95,7 +113,8 @@ Variant make_variant() {
   device::set_attention_contract(variant);
   variant.tunables = tunables();
   variant.constraints = constraints();
-  variant.declared = {.batch_invariant = true, .precision = Precision::kF16};
+  variant.declared = {
+      .batch_invariant = true, .batch_invariant_unless = "fill", .precision = Precision::kF16};
   variant.entries = {"attend_1_token", "attend_2_tokens"};
   variant.supports = supports;
   variant.geometry = geometry;

@@ -17,14 +17,18 @@ MUSE_HOST_DEVICE constexpr bool holds_2_tokens(int tokens, int depth, int heads_
   return tokens * depth * heads_per_cta <= 64;
 }
 
+/// Warps of an SM whose registers hold their groups of rows and the keys, of one head, of units on
+/// their way.
+MUSE_HOST_DEVICE constexpr int warps_per_sm(int groups, int keys) {
+  return groups > 2 || keys > 64 ? 8 : keys > 32 ? 12 : 16;
+}
+
 #if defined(MUSE_DEVICE_CODE)
 
-/// CTAs on an SM: warps whose registers hold their share of rows and the units on their way.
 template <class C>
 MUSE_HOST_DEVICE constexpr int ctas_per_sm(int queries) {
-  const int rows = C::heads_per_cta * queries;
-  const int keys = C::heads_per_cta * C::tokens * C::depth;  // of one head, on their way
-  const int warps = rows > 2 || keys > 64 ? 8 : keys > 32 ? 12 : 16;
+  const int warps =
+      warps_per_sm(C::heads_per_cta * queries, C::heads_per_cta * C::tokens * C::depth);
   return warps < C::warps ? 1 : warps / C::warps;
 }
 

@@ -18,7 +18,7 @@ struct Args {
 /// What the configuration leaves open for the shared code.
 template <class C>
 struct Choices : C {
-  static constexpr int heads_per_cta = 1, depth = 1;
+  static constexpr int heads_per_cta = 1, depth = 1, fill = 0;
 };
 
 /// CTAs on an SM: warps whose registers hold their rows and a unit on its way.

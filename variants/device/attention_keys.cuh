@@ -55,11 +55,18 @@ __device__ __forceinline__ int most_splits() {
   return C::splits;
 }
 
-/// At most `capacity` splits of equal size in whole units: short requests get fewer.
-__device__ __forceinline__ Splits splits_of(KeyRange keys, int capacity, int unit) {
+/// At most `capacity` splits of equal size in whole units, `least` of them in each: short requests
+/// get fewer.
+__device__ __forceinline__ Splits splits_of(KeyRange keys, int capacity, int unit, int least = 1) {
   const int total = larger(keys.end - keys.begin, 1);
-  const int size = ceil_div(ceil_div(total, capacity), unit) * unit;
+  const int size = larger(ceil_div(ceil_div(total, capacity), unit), least) * unit;
   return {ceil_div(total, size), size};
+}
+/// The same by the configuration's splits, in tiles of keys; where it fills the chip it says how
+/// many a split has at least.
+template <class C>
+__device__ __forceinline__ Splits tile_splits(KeyRange keys) {
+  return splits_of(keys, most_splits<C>(), C::tile_kv, C::fill > 1 ? C::fill : 1);
 }
 
 __device__ __forceinline__ KeyRange split_keys(KeyRange keys, Splits splits, int split) {

@@ -17,8 +17,8 @@ __device__ __noinline__ void leave_split_again(const AttentionArgs& args) {
   __syncwarp();  // the warp has left its rows, whose place is taken once more
   const int cache_seqlen = __ldg(args.cache_seqlens + blockIdx.z);
   const KeyRange all = request_keys(args, cache_seqlen);
-  const CtaRows cta = cta_rows<C>(args, direct_splits<Shape>(all, C::splits));
-  const KeyRange keys = direct_split<Shape, C::splits>(all, cta.splits, cta.split);
+  const CtaRows cta = cta_rows<C>(args, direct_splits<C, Shape>(all));
+  const KeyRange keys = direct_split<C, Shape>(all, cta.splits, cta.split);
   const DirectWalk<Shape> walk(args, cta.request, cta.first_head, keys, keys.end);
   auto rows = Shape::Products::empty();
   load_queries<Shape>(args, cta.request, cta.first_head, rows);
@@ -57,8 +57,8 @@ __device__ __forceinline__ void attend_split(const AttentionArgs& given) {
   unsigned char* const behind = dynamic_shared() + sizeof(Area);
   const int cache_seqlen = __ldg(args.cache_seqlens + blockIdx.z);
   const KeyRange all = request_keys(args, cache_seqlen);
-  const CtaRows cta = cta_rows<C>(args, direct_splits<Shape>(all, C::splits));
-  const KeyRange keys = direct_split<Shape, C::splits>(all, cta.splits, cta.split);
+  const CtaRows cta = cta_rows<C>(args, direct_splits<C, Shape>(all));
+  const KeyRange keys = direct_split<C, Shape>(all, cta.splits, cta.split);
   DirectWalk<Shape> walk(args, cta.request, cta.first_head, keys, keys.end);
   walk.look_up();
   walk.prefetch_pages(keys.begin);

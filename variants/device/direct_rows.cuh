@@ -9,17 +9,26 @@
 
 namespace muse::device {
 
-/// How many splits a request's keys make: `capacity` at most, and no more than give every warp of a
-/// CTA a unit. It follows from the request's own keys alone, so that a batch changes no bit.
-template <class Shape>
-__device__ __forceinline__ int direct_splits(KeyRange keys, int capacity) {
-  return larger(1, smaller(capacity, ceil_div(keys.end - keys.begin, Shape::kStride)));
+/// How many splits a request's keys make: no more than give every warp of a CTA a unit, or where
+/// the configuration fills the chip `fill` units, whole clusters where there are several. Without
+/// that it follows from the request's own keys alone, so that a batch changes no bit.
+template <class C, class Shape>
+__device__ __forceinline__ int direct_splits(KeyRange keys) {
+  const int count = keys.end - keys.begin;
+  if constexpr (C::fill == 0) {
+    return larger(1, smaller(C::splits, ceil_div(count, Shape::kStride)));
+  } else {
+    const int most = smaller(most_splits<C>(), count / (C::fill * Shape::kStride));
+    return larger(1, most > C::cluster ? most - most % C::cluster : most);
+  }
 }
 
-/// Split number `split` of `count`, which direct_splits() found for that capacity, or with kFewer
-/// for a smaller one: whole units, their numbers differ by one at most.
-template <class Shape, int kCapacity, bool kFewer = false>
+/// Split number `split` of `count`, which direct_splits() found: whole units, their numbers differ
+/// by one at most.
+template <class C, class Shape>
 __device__ __forceinline__ KeyRange direct_split(KeyRange keys, int count, int split) {
+  constexpr int kCapacity = C::splits;
+  constexpr bool kFewer = C::fill != 0;  // than `capacity`, with more than a unit to each warp
   const int units = ceil_div(keys.end - keys.begin, Shape::kTokens);
   // Fewer splits than there may be have at most a unit to each warp. So little divides exactly in
   // f32, and in fewer instructions, from a half further up; 2^21 would be too much.

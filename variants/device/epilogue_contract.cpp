@@ -40,7 +40,8 @@ EpilogueChoice::EpilogueChoice(const Configuration& configuration)
       cluster(value_or(configuration, "cluster", 1)),
       ticket(value_or(configuration, "ticket", 0) != 0),
       gate(value_or(configuration, "gate", 0) != 0),
-      partial_bf16(value_or(configuration, "partial_bf16", 0) != 0) {}
+      partial_bf16(value_or(configuration, "partial_bf16", 0) != 0),
+      fills(value_or(configuration, "fill", 0) != 0) {}
 
 Span EpilogueChoice::span() const {
   if (!final()) return {Stage::kAttention, Stage::kAttention};
@@ -83,22 +84,18 @@ int64_t cta_rows(const Problem& problem, int64_t heads_per_cta) {
 }
 
 Launch epilogue_launch(const std::string& entry, const Problem& problem,
-                       const Configuration& configuration, int64_t heads_per_cta) {
+                       const Configuration& configuration, int64_t heads_per_cta, int64_t ctas) {
   const EpilogueChoice choice(configuration);
+  const int64_t groups = ceil_div(problem.num_kv_heads, heads_per_cta);
+  int64_t splits = choice.splits;
+  if (choice.fills) {
+    const int64_t clusters = ctas / (problem.batch * groups) / choice.cluster;
+    splits = std::min(splits, std::max<int64_t>(1, clusters) * choice.cluster);
+  }
   return {.entry = entry,
-          .grid = {.x = choice.splits,
-                   .y = ceil_div(problem.num_kv_heads, heads_per_cta),
-                   .z = problem.batch},
+          .grid = {.x = splits, .y = groups, .z = problem.batch},
           .cluster = {.x = choice.cluster},
           .pdl = true};
-}
-
-int64_t filling_splits(const Problem& problem, const Configuration& configuration,
-                       int64_t heads_per_cta, int64_t ctas) {
-  const EpilogueChoice choice(configuration);
-  const int64_t groups = problem.batch * ceil_div(problem.num_kv_heads, heads_per_cta);
-  const int64_t clusters = std::max<int64_t>(1, ctas / groups / choice.cluster);
-  return std::min(choice.splits, clusters * choice.cluster);
 }
 
 // Zeroed for the tickets. One is enough: a launch touches it only behind its wait for the one

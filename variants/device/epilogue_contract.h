@@ -18,6 +18,7 @@ struct EpilogueChoice {
   int64_t splits = 1;
   int64_t cluster = 1;
   bool ticket = false, gate = false, partial_bf16 = false;
+  bool fills = false;  ///< `fill` > 0: as many splits as fill the chip, `splits` at most
 
   explicit EpilogueChoice(const Configuration& configuration);
   /// What clusters leave, or CTAs without them: S where they stay partials.
@@ -41,15 +42,11 @@ Support check_epilogue(const Configuration& configuration, const DeviceClass& de
 int64_t cta_rows(const Problem& problem, int64_t heads_per_cta);
 
 /// A launch of `entry` with grid (splits, groups of kv heads, requests) and its clusters. Block and
-/// shared memory are the variant's.
+/// shared memory are the variant's. Where the configuration fills the chip, a request has as many
+/// splits as make the `ctas` that the chip holds at once: whole clusters, one at least. It follows
+/// from the problem alone, so that a captured graph keeps it.
 Launch epilogue_launch(const std::string& entry, const Problem& problem,
-                       const Configuration& configuration, int64_t heads_per_cta);
-
-/// As many splits of a request as make the CTAs of all requests fill the chip once: whole clusters,
-/// one at least, `splits` at most. ctas: that the chip holds at once. It follows from the problem
-/// alone, so that a captured graph keeps it.
-int64_t filling_splits(const Problem& problem, const Configuration& configuration,
-                       int64_t heads_per_cta, int64_t ctas);
+                       const Configuration& configuration, int64_t heads_per_cta, int64_t ctas = 1);
 
 /// Of merges by ticket; none otherwise.
 Workspace epilogue_workspace(const Problem& problem, const Configuration& configuration,

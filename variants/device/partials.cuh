@@ -54,11 +54,10 @@ __device__ __forceinline__ float sum_of_lanes(float value) {
 /// to a row, of which each weighs every 16th part. `count`: at least 1, the same in the warp.
 /// Written for a short way through: it runs once, at the end of everything. So all lanes read all
 /// maxima and sums, rather than pass them on.
-template <int kMost, class Stats, class Chunk>
-__device__ __forceinline__ RowPart merge_parts(int count, int chunk, const Stats& stats,
-                                               const Chunk& o) {
-  // Parts whose loads overlap, a power of two; each round takes as many.
-  constexpr int kRound = kMost > 8 ? 16 : kMost > 4 ? 8 : kMost > 2 ? 4 : 2;
+/// kRound: parts whose loads overlap, a power of two.
+template <int kMost, int kRound, class Stats, class Chunk>
+__device__ __forceinline__ RowPart merge_rounds(int count, int chunk, const Stats& stats,
+                                                const Chunk& o) {
   static_assert(kRound <= kChunksPerRow, "a lane weighs one part of a round");
   constexpr RowStats kNone{kNoMaximum, 0.0F};
   RowPart all{{}, kNone};
@@ -90,6 +89,17 @@ __device__ __forceinline__ RowPart merge_parts(int count, int chunk, const Stats
     }
   }
   return all;
+}
+template <int kMost, class Stats, class Chunk>
+__device__ __forceinline__ RowPart merge_parts(int count, int chunk, const Stats& stats,
+                                               const Chunk& o) {
+  constexpr int kRound = kMost > 8 ? 16 : kMost > 4 ? 8 : kMost > 2 ? 4 : 2;
+  // Where there may be many there are often few: the same sum by fewer instructions.
+  constexpr int kFew = 4;
+  if constexpr (kMost > 2 * kFew) {
+    if (count <= kFew) return merge_rounds<kFew, kFew>(count, chunk, stats, o);
+  }
+  return merge_rounds<kMost, kRound>(count, chunk, stats, o);
 }
 
 /// Index into [S, T, Hq]; `head` counts over [T, Hq].

@@ -50,15 +50,9 @@ int64_t ctas_on_chip(const Problem& problem, const Configuration& configuration,
 
 Geometry geometry(const Problem& problem, const Configuration& configuration,
                   const DeviceClass& device) {
-  Geometry geometry =
-      device::direct_geometry(problem.q_len == 1 ? "step_1_token" : "step_2_tokens", problem,
-                              configuration, shared_bytes(problem, configuration));
-  if (value(configuration, "fill") != 0) {
-    geometry.launches[0].grid.x =
-        device::filling_splits(problem, configuration, value(configuration, "heads_per_cta"),
-                               ctas_on_chip(problem, configuration, device));
-  }
-  return geometry;
+  return device::direct_geometry(problem.q_len == 1 ? "step_1_token" : "step_2_tokens", problem,
+                                 configuration, shared_bytes(problem, configuration),
+                                 ctas_on_chip(problem, configuration, device));
 }
 
 Arguments bind(const Problem& problem, const Configuration& configuration, const Buffers& buffers,
@@ -78,7 +72,7 @@ std::vector<Tunable> tunables() {
       {.name = "heads_per_cta", .values = {1, 2}, .default_value = 2},
       {.name = "swapped", .values = {0, 1}, .default_value = 0},
       {.name = "splits", .values = {1, 2, 3, 4, 8, 12, 16, 32, 48, 64}, .default_value = 16},
-      {.name = "fill", .values = {0, 1}, .default_value = 0},
+      {.name = "fill", .values = {0, 1, 2}, .default_value = 0},
       {.name = "partial_bf16", .values = {0, 1}, .default_value = 0}};
   for (Tunable& tunable : device::epilogue_tunables({1, 8, 16})) {
     if (tunable.name == "cluster") tunable.default_value = 16;
@@ -112,8 +106,11 @@ std::vector<Constraint> constraints() {
        .reason = "tried without a gate where nothing else is tried"},
       {.expr = "depth == 1 || heads_per_cta == 2",
        .reason = "half rows are read for want of CTAs, by short walks"},
-      {.expr = "fill == 0 || (splits == 64 && ticket == 1 && heads_per_cta == 2 && cluster <= 8)",
+      {.expr = "fill == 0 || (splits == 64 && ticket == 1)",
        .reason = "as many splits as fill the chip: whatever they are, a ticket merges them"},
+      {.expr = "fill == 0 || (fill == 1 && cluster == 1) || "
+               "(fill == 2 && cluster == 8 && heads_per_cta == 2 && warps_per_sm == 8)",
+       .reason = "clusters that fill the chip find no room, unless their walks are long"},
       {.expr = "partial_bf16 == 0 || splits >= 32",
        .reason = "few partials are few bytes, whatever their type"}};
   for (Constraint& constraint : device::epilogue_constraints()) {

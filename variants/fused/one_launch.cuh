@@ -241,10 +241,8 @@ __device__ __noinline__ void leave_nan(const device::AttentionArgs& args) {
   const int cache_seqlen = __ldg(args.cache_seqlens + blockIdx.z);
   const int loadable = cache_seqlen - Shape::kQueries;
   const device::KeyRange all = device::request_keys(args, cache_seqlen);
-  const device::CtaRows cta =
-      device::cta_rows<C>(args, device::direct_splits<Shape>(all, device::most_splits<C>()));
-  const device::KeyRange keys =
-      device::direct_split<Shape, C::splits, C::fill != 0>(all, cta.splits, cta.split);
+  const device::CtaRows cta = device::cta_rows<C>(args, device::direct_splits<C, Shape>(all));
+  const device::KeyRange keys = device::direct_split<C, Shape>(all, cta.splits, cta.split);
   const device::DirectWalk<Shape> walk(args, cta.request, cta.first_head, keys, loadable);
   auto rows = Shape::Products::empty();
   take_queries<Shape>(Regions<C, Shape>::q8(), rows);
@@ -332,8 +330,8 @@ __device__ __forceinline__ void step(const Args& block) {
   queries.copy_rotations(block.prepare, position);
 
   const device::KeyRange all = device::request_keys(args, at.cache_seqlen);
-  at.cta.splits = device::direct_splits<Shape>(all, device::most_splits<C>());
-  at.keys = device::direct_split<Shape, C::splits, C::fill != 0>(all, at.cta.splits, at.cta.split);
+  at.cta.splits = device::direct_splits<C, Shape>(all);
+  at.keys = device::direct_split<C, Shape>(all, at.cta.splits, at.cta.split);
   device::DirectWalk<Shape> walk(args, at.cta.request, at.cta.first_head, at.keys,
                                  at.cache_seqlen - kQueries);
   walk.look_up();
