@@ -1,11 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Winners by structure; lookups in earlier tables.
+// What is worth trying elsewhere, by structure; lookups in earlier tables.
 #include "tuner/challengers.h"
 
+#include <algorithm>
 #include <set>
 
 namespace muse::tuner {
 namespace {
+
+/// How far behind the winner a pipeline may be that is tried elsewhere, and how many there are.
+constexpr double kCloseBy = 1.03;
+constexpr size_t kMostClose = 4;
+
+std::string attention(const Chain& chain) {
+  const auto found = std::find_if(chain.begin(), chain.end(), [](const Candidate& candidate) {
+    return candidate.span().covers(Stage::kAttention);
+  });
+  return found == chain.end() ? "" : key(*found);
+}
 
 std::string answer(const Incumbent& incumbent, const std::vector<DispatchRow>& rows,
                    const Shape& shape, bool contexts) {
@@ -26,14 +38,30 @@ Siblings::Kind Siblings::kind(const Shape& shape, profiler::Regime regime) {
           k.window > 0,   k.rope,     k.scaled};
 }
 
-void Siblings::add_winner(const Shape& shape, profiler::Regime regime, const Chain& winner) {
-  winners_[kind(shape, regime)].emplace(key(winner), winner);
+std::vector<Chain> worth_trying_elsewhere(const Settled& settled) {
+  std::vector<Chain> chains;
+  std::set<std::string> attentions;
+  const auto add = [&](const Chain& chain) {
+    if (attentions.insert(attention(chain)).second) chains.push_back(chain);
+  };
+  for (const Settled::Ranked& one : settled.best) {
+    if (key(one.chain) == settled.winner.chain) add(one.chain);
+  }
+  for (const Settled::Ranked& one : settled.best) {
+    const bool close = one.median_ns <= kCloseBy * settled.winner.selection.median_ns;
+    if (close && chains.size() < kMostClose) add(one.chain);
+  }
+  return chains;
 }
 
-std::vector<Chain> Siblings::winners(const Shape& shape, profiler::Regime regime) const {
+void Siblings::add(const Shape& shape, profiler::Regime regime, const Chain& chain) {
+  chains_[kind(shape, regime)].emplace(key(chain), chain);
+}
+
+std::vector<Chain> Siblings::chains(const Shape& shape, profiler::Regime regime) const {
   std::vector<Chain> chains;
-  const auto found = winners_.find(kind(shape, regime));
-  if (found == winners_.end()) return chains;
+  const auto found = chains_.find(kind(shape, regime));
+  if (found == chains_.end()) return chains;
   for (const auto& [unused, chain] : found->second) chains.push_back(chain);
   return chains;
 }

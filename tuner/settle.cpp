@@ -54,7 +54,7 @@ std::vector<Entrant> entrants_of(const StoredRace& race, const std::vector<Entra
   return in_order.size() == entrants.size() ? in_order : std::vector<Entrant>{};
 }
 
-// Single candidates of a race, finalists first, then by median.
+// Whoever was timed in a race, finalists first, then by median.
 std::vector<Settled::Ranked> ranking(const StoredRace& stored, const std::vector<Entrant>& entrants,
                                      const Decision& decision) {
   std::set<int> tied;
@@ -73,8 +73,8 @@ std::vector<Settled::Ranked> ranking(const StoredRace& stored, const std::vector
   std::vector<Settled::Ranked> best;
   for (const int i : order) {
     const Entrant* entrant = find(entrants, stored.trials[i]);
-    if (entrant != nullptr && entrant->chain.size() == 1) {
-      best.push_back({entrant->chain[0], standings[i].median_ns, tied.contains(i)});
+    if (entrant != nullptr) {
+      best.push_back({entrant->chain, standings[i].median_ns, tied.contains(i)});
     }
   }
   return best;

@@ -28,11 +28,11 @@ struct Winner {
 struct Settled {
   Winner winner;
   struct Ranked {
-    Candidate candidate;
+    Chain chain;
     double median_ns;
     bool tied;  ///< cannot be told from the winner, and is not the winner
   };
-  std::vector<Ranked> best;  ///< those of one candidate, best first
+  std::vector<Ranked> best;  ///< best first
 };
 
 /// What the trials of a run came to.

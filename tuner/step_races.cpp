@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole pipelines: composed, answered by earlier tables, and winners of siblings.
+// Whole pipelines: composed, answered by earlier tables, and what was good on siblings.
 #include "tuner/step_races.h"
 
 #include <fmt/format.h>
@@ -106,10 +106,12 @@ std::optional<Winner> StepRaces::settle(size_t shape, profiler::Regime regime,
   add_answers(group, candidates, chains);
   const std::optional<Settled> settled = settler_.settle(group, chains, plan_.base, {});
   if (!settled) return std::nullopt;
+  for (const Chain& chain : worth_trying_elsewhere(*settled)) {
+    siblings_.add(group.shape, regime, chain);
+  }
   chains.push_back(plan_.base);
   Step step{.shape = shape, .regime = regime, .raced = {}};
   for (const Chain& chain : chains) {
-    if (key(chain) == settled->winner.chain) siblings_.add_winner(group.shape, regime, chain);
     if (const auto trial = records_.find(chain, group)) {
       step.raced.emplace_back(trial->id, settler_.tally().is_reused(trial->id));
     }
@@ -125,10 +127,10 @@ Chain StepRaces::chain_of(const db::TrialRow& trial) const {
   return *chain;
 }
 
-// What won on siblings, has not raced here and can run.
+// What was good on siblings, has not raced here and can run.
 std::vector<Chain> StepRaces::newcomers(const Step& step) const {
   const RaceGroup group = this->group(step.shape, step.regime);
-  std::vector<Chain> chains = siblings_.winners(group.shape, step.regime);
+  std::vector<Chain> chains = siblings_.chains(group.shape, step.regime);
   std::erase_if(chains, [&](const Chain& chain) {
     const auto trial = records_.find(chain, group);
     return trial && std::any_of(step.raced.begin(), step.raced.end(),

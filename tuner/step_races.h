@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole pipelines of every shape: which of them race, and a second race for what won on siblings.
+// Whole pipelines of every shape: which of them race, and a second race for what was good on
+// siblings.
 #pragma once
 
 #include <functional>
@@ -56,9 +57,9 @@ class StepRaces {
     std::optional<Winner> winner;       ///< none where the work was stopped
     std::map<db::Id, Counted> counted;  ///< the trials that were in it before
   };
-  /// Once all shapes are settled: races what won on siblings where it has not raced and can run,
-  /// against those that cannot be told from the winner there. Asks `before` each shape whether to
-  /// go on.
+  /// Once all shapes are settled: races what was good on siblings where it has not raced and can
+  /// run, against those that cannot be told from the winner there. Asks `before` each shape whether
+  /// to go on.
   void race_siblings(const std::function<bool()>& before,
                      const std::function<void(const Again&)>& settled);
 

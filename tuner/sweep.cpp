@@ -280,11 +280,12 @@ bool Sweeper::sweep_span(const RaceGroup& group, const std::vector<Candidate>& c
     result_.winners.push_back(settled->winner);
     int left = spec_.pipelines.top_k;
     for (const Settled::Ranked& one : settled->best) {
+      if (one.chain.size() > 1) continue;  // of a base
       // Beside attention, one that cannot be told from the winner makes pipelines that cannot
       // either.
       if (one.tied && !group.span.covers(Stage::kAttention)) continue;
       if (left-- == 0) break;
-      best.add(one.candidate, handoff, one.median_ns);
+      best.add(one.chain[0], handoff, one.median_ns);
     }
   }
   return true;

@@ -34,18 +34,18 @@ constexpr auto kCold = profiler::Regime::kCold;
 
 TEST(Siblings, AWinnerOfAnotherBatchOrContextRacesHereToo) {
   Siblings siblings;
-  siblings.add_winner(shape(8, 4096), kCold, kB);
-  siblings.add_winner(shape(8, 32768), kCold, kA);
-  siblings.add_winner(shape(1, 65536), kCold, kB);
+  siblings.add(shape(8, 4096), kCold, kB);
+  siblings.add(shape(8, 32768), kCold, kA);
+  siblings.add(shape(1, 65536), kCold, kB);
   for (const Shape& here : {shape(8, 4096), shape(128, 512)}) {
-    EXPECT_EQ(siblings.winners(here, kCold), (std::vector<Chain>{kA, kB})) << "each once, by key";
+    EXPECT_EQ(siblings.chains(here, kCold), (std::vector<Chain>{kA, kB})) << "each once, by key";
   }
 }
 
 TEST(Siblings, AnotherStructureQLenOrRegimeIsNoSibling) {
   Siblings siblings;
-  siblings.add_winner(shape(8, 4096), kCold, kA);
-  EXPECT_TRUE(siblings.winners(shape(8, 4096), profiler::Regime::kWarm).empty());
+  siblings.add(shape(8, 4096), kCold, kA);
+  EXPECT_TRUE(siblings.chains(shape(8, 4096), profiler::Regime::kWarm).empty());
   using Change = void (*)(Problem&);
   for (const Change change : std::initializer_list<Change>{
            [](Problem& p) { p.q_len = 2; }, [](Problem& p) { p.num_q_heads = 32; },
@@ -54,7 +54,7 @@ TEST(Siblings, AnotherStructureQLenOrRegimeIsNoSibling) {
            [](Problem& p) { p.rope_theta = 1e4; }, [](Problem& p) { p.kv_scale = 0.5; }}) {
     Shape other = shape(8, 4096);
     change(other.problem);
-    EXPECT_TRUE(siblings.winners(other, kCold).empty()) << key(other);
+    EXPECT_TRUE(siblings.chains(other, kCold).empty()) << key(other);
   }
 }
 
@@ -65,8 +65,39 @@ TEST(Siblings, WindowsOfAnySizeAndLargePagesAreOfOneStructure) {
   one.problem.page_size = 64;
   other.problem.page_size = 128;
   Siblings siblings;
-  siblings.add_winner(one, kCold, kA);
-  EXPECT_EQ(siblings.winners(other, kCold), std::vector<Chain>{kA});
+  siblings.add(one, kCold, kA);
+  EXPECT_EQ(siblings.chains(other, kCold), std::vector<Chain>{kA});
+}
+
+TEST(Siblings, WhoCameCloseIsWorthTryingElsewhereOncePerAttention) {
+  const Chain other = chain("prepare/scalar + attention/simd + combine/scalar + gate/scalar");
+  Settled settled;
+  settled.winner.chain = key(kB);
+  settled.winner.selection.median_ns = 1000;
+  settled.best = {{kA, 999, true}, {kB, 1000, false}, {other, 1029, false}};
+  EXPECT_EQ(worth_trying_elsewhere(settled), (std::vector<Chain>{kB, other}))
+      << "the winner's attention is there by the winner";
+  settled.best[2].median_ns = 1031;
+  EXPECT_EQ(worth_trying_elsewhere(settled), std::vector<Chain>{kB});
+  EXPECT_TRUE(worth_trying_elsewhere({}).empty()) << "nothing valid";
+}
+
+TEST(Siblings, OfManyThatCameCloseTheFastestFourAreWorthIt) {
+  Settled settled;
+  for (const char* values :
+       {"threads=1,tile_kv=32", "threads=1,tile_kv=64", "threads=1,tile_kv=128",
+        "threads=2,tile_kv=32", "threads=2,tile_kv=64"}) {
+    settled.best.push_back(
+        {chain(std::string("prepare/scalar + attention/simd:partial_bits=32,splits=1,") + values +
+               " + combine/scalar + gate/scalar"),
+         1000, false});
+  }
+  settled.winner.chain = key(settled.best.back().chain);
+  settled.winner.selection.median_ns = 1000;
+  const std::vector<Chain> worth = worth_trying_elsewhere(settled);
+  ASSERT_EQ(worth.size(), 4U);
+  EXPECT_EQ(worth[0], settled.best.back().chain);
+  EXPECT_EQ(worth[1], settled.best[0].chain);
 }
 
 Incumbent incumbent() {
