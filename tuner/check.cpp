@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "tuner/console.h"
+#include "tuner/dispatch_losses.h"
 #include "tuner/select.h"
 
 namespace muse::tuner {
@@ -246,6 +247,9 @@ std::vector<std::string> check_rivals(const DispatchTable& table, const Shape& s
   for (const auto& [unused, pipeline] : others) {
     if (chosen.size() >= most) break;
     add(pipeline);
+  }
+  for (const std::string& pipeline : generalists(table)) {
+    if (chosen.size() < most) add(pipeline);
   }
   return chosen;
 }

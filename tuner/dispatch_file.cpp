@@ -5,11 +5,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "tuner/diagnostic.h"
+#include "tuner/dispatch_losses.h"
 
 namespace muse::tuner {
 namespace {
@@ -100,6 +102,12 @@ class Node {
   std::string* error_;
 };
 
+std::vector<std::string> texts(const Node& node) {
+  std::vector<std::string> all;
+  for (const Node& one : node.list()) all.push_back(one.text());
+  return all;
+}
+
 Regret read_regret(const Node& node) {
   node.only({"worst_pct", "mean_pct"});
   return {node.at("worst_pct").number() / 100, node.at("mean_pct").number() / 100};
@@ -140,7 +148,7 @@ std::string read_shape(const Node& node, Shape& shape) {
 void read_evidence(const Node& node, bool contexts, DispatchRow& row) {
   if (contexts) {
     row.rule = node.at("rule").text();
-    for (const Node& one : node.at("tie_set").list()) row.tie_set.push_back(one.text());
+    row.tie_set = texts(node.at("tie_set"));
     return;
   }
   for (const Node& one : node.at("shapes").list()) {
@@ -153,10 +161,31 @@ void read_evidence(const Node& node, bool contexts, DispatchRow& row) {
   if (row.over.empty()) node.at("shapes").fail("a row is chosen for one shape at least");
 }
 
-DispatchRow read_row(const Node& node, bool contexts) {
+/// The document's list.
+using Pipelines = std::vector<std::string>;
+
+void read_losses(const Node& node, const Pipelines& pipelines, DispatchRow& row) {
+  constexpr double kMostPct = (dispatch::kUnmeasured - 1) / 100.0;
+  for (const auto& [name, loss] : node.members()) {
+    size_t number = pipelines.size();
+    std::from_chars(name.data(), name.data() + name.size(), number);
+    if (number >= pipelines.size() || std::to_string(number) != name) {
+      node.fail(fmt::format("'{}' is no place in the list of pipelines", printable(name)));
+      return;
+    }
+    const double pct = loss.number();
+    if (!(pct >= 0) || pct > kMostPct) {
+      loss.fail(fmt::format("a loss from 0 to {} percent is expected", kMostPct));
+      return;
+    }
+    row.losses[pipelines[number]] = static_cast<uint16_t>(std::lround(100 * pct));
+  }
+}
+
+DispatchRow read_row(const Node& node, const Pipelines& pipelines, bool contexts) {
   std::vector<std::string> names{"key",    "pipeline",       "shape",      "median_ns",
                                  "run",    "base_median_ns", "margin_pct", "interval_ns",
-                                 "status", "regret_pct",     "date"};
+                                 "status", "regret_pct",     "losses_pct", "date"};
   names.insert(names.end(), {contexts ? "rule" : "shapes"});
   if (contexts) names.emplace_back("tie_set");
   node.only(names);
@@ -173,6 +202,7 @@ DispatchRow read_row(const Node& node, bool contexts) {
   if (ends.size() != 2 || row.low_ns > row.high_ns) interval.fail("it is no interval");
   row.base_median_ns = node.at("base_median_ns").time_ns(true);
   row.regret_pct = node.at("regret_pct").number();
+  read_losses(node.at("losses_pct"), pipelines, row);
   row.status = node.at("status").text();
   row.run = node.at("run").integer();
   row.date = node.at("date").text();
@@ -183,9 +213,9 @@ DispatchRow read_row(const Node& node, bool contexts) {
   return row;
 }
 
-std::vector<DispatchRow> read_rows(const Node& node, bool contexts) {
+std::vector<DispatchRow> read_rows(const Node& node, const Pipelines& pipelines, bool contexts) {
   std::vector<DispatchRow> rows;
-  for (const Node& one : node.list()) rows.push_back(read_row(one, contexts));
+  for (const Node& one : node.list()) rows.push_back(read_row(one, pipelines, contexts));
   return rows;
 }
 
@@ -243,9 +273,10 @@ DispatchFile read_document(const Node& node) {
   DispatchFile file;
   DispatchTable& table = file.table;
   require_format(node);
-  node.only({"schema", "version", "format", "header_hash", "generator", "provenance", "device",
-             "regime", "timer", "base", "source_hash", "variants", "axes", "max_distance", "regret",
-             "captured_regret", "entries", "captured", "held_out"});
+  node.only({"schema",      "version",  "format",  "header_hash",  "generator",   "provenance",
+             "device",      "regime",   "timer",   "base",         "source_hash", "pipelines",
+             "generalists", "variants", "axes",    "max_distance", "regret",      "captured_regret",
+             "entries",     "captured", "held_out"});
   file.header_hash = node.at("header_hash").text();
   table.generator = node.at("generator").text();
   for (const auto& [name, value] : node.at("provenance").members()) {
@@ -264,9 +295,16 @@ DispatchFile read_document(const Node& node) {
   table.rules = read_rules(node.at("axes"), node.at("max_distance"));
   table.regret = read_regret(node.at("regret"));
   table.captured_regret = read_regret(node.at("captured_regret"));
-  table.rows = read_rows(node.at("entries"), true);
-  table.captured = read_rows(node.at("captured"), false);
+  const Pipelines pipelines = texts(node.at("pipelines"));
+  table.rows = read_rows(node.at("entries"), pipelines, true);
+  table.captured = read_rows(node.at("captured"), pipelines, false);
   if (table.rows.empty()) node.at("entries").fail("a table has one entry at least");
+  if (pipelines != named_pipelines(table)) {
+    node.at("pipelines").fail("they are not the base and then, in order, what the rows name");
+  }
+  if (texts(node.at("generalists")) != generalists(table)) {
+    node.at("generalists").fail("they are not those that no row has chosen");
+  }
   if (node.has("held_out")) node.at("held_out").members();
   return file;
 }

@@ -146,6 +146,18 @@ std::string row_text(const dispatch::Row& r) {
                      literal(r.shape), r.run, literal(r.date));
 }
 
+/// As list_text(), 16 a line.
+template <class Number>
+std::string numbers_text(std::string_view type, const std::string& name,
+                         const std::vector<Number>& values) {
+  if (values.empty()) return fmt::format("inline constexpr const {}* {} = nullptr;\n", type, name);
+  std::string text = fmt::format("inline constexpr {} {}[] = {{", type, name);
+  for (size_t i = 0; i < values.size(); ++i) {
+    text += fmt::format("{}{},", i % 16 == 0 ? "\n    " : " ", values[i]);
+  }
+  return text + "\n};\n";
+}
+
 /// A table as arrays whose names start with `prefix`, all but the rows in namespace detail.
 std::string table_text(const DispatchIndex& index, const std::string& prefix) {
   std::vector<std::string> rows, lines, groups;
@@ -155,29 +167,23 @@ std::string table_text(const DispatchIndex& index, const std::string& prefix) {
                                 l.batch_log2, l.first, l.end));
   }
   for (const dispatch::Group& g : index.groups) {
-    groups.push_back(
-        fmt::format("{{{{{{{}}}}}, {}, {}}}", fmt::join(g.structure.field, ", "), g.first, g.end));
+    groups.push_back(fmt::format(
+        "{{{{{{{}}}}}, {}, {}, {}, {}, {}, {}, {}}}", fmt::join(g.structure.field, ", "), g.first,
+        g.end, g.least_context, g.most_context, g.first_choice, g.end_choice, g.first_loss));
   }
-  const auto numbers = [&](const char* name, const std::vector<int32_t>& values) {
-    const std::string full = prefix + name;
-    if (values.empty()) {
-      return fmt::format("inline constexpr const std::int32_t* {} = nullptr;\n", full);
-    }
-    std::string text = fmt::format("inline constexpr std::int32_t {}[] = {{", full);
-    for (size_t i = 0; i < values.size(); ++i) {
-      text += fmt::format("{}{},", i % 16 == 0 ? "\n    " : " ", values[i]);
-    }
-    return text + "\n};\n";
-  };
   return list_text("Row", prefix + "Rows", prefix + "RowCount", rows) + "namespace detail {\n" +
-         numbers("ContextLog2", index.context_log2) +
+         numbers_text("std::int32_t", prefix + "ContextLog2", index.context_log2) +
          list_text("Line", prefix + "Lines", prefix + "LineCount", lines) +
          list_text("Group", prefix + "Groups", prefix + "GroupCount", groups) +
-         numbers("Slots", index.slots) + "}  // namespace detail\n" +
+         numbers_text("std::int32_t", prefix + "Slots", index.slots) +
+         numbers_text("std::uint16_t", prefix + "Choices", index.choices) +
+         numbers_text("std::uint16_t", prefix + "Losses", index.losses) +
+         "}  // namespace detail\n" +
          fmt::format(
              "inline constexpr Table {0}Table = {{\n    {1}, {0}Rows, {0}RowCount, "
              "detail::{0}ContextLog2, detail::{0}Lines,\n    detail::{0}Groups, "
-             "detail::{0}GroupCount, detail::{0}Slots, {2}}};\n",
+             "detail::{0}GroupCount, detail::{0}Slots, {2}, detail::{0}Choices,\n    "
+             "detail::{0}Losses}};\n",
              prefix, boolean(index.contexts), index.slot_bits);
 }
 
@@ -298,8 +304,12 @@ std::vector<DispatchRow> in_preference(std::vector<DispatchRow> rows) {
 
 std::vector<std::string> named_pipelines(const DispatchTable& table) {
   std::set<std::string> others;
-  for (const DispatchRow& row : table.rows) others.insert(row.pipeline);
-  for (const DispatchRow& row : table.captured) others.insert(row.pipeline);
+  for (const std::vector<DispatchRow>* rows : {&table.rows, &table.captured}) {
+    for (const DispatchRow& row : *rows) {
+      others.insert(row.pipeline);
+      for (const auto& [pipeline, unused] : row.losses) others.insert(pipeline);
+    }
+  }
   others.erase(table.base);
   std::vector<std::string> all{table.base};
   all.insert(all.end(), others.begin(), others.end());
@@ -312,12 +322,17 @@ IndexedRows::IndexedRows(const std::vector<DispatchRow>& rows,
                          const std::vector<std::string>& pipelines, bool contexts)
     : ordered_(in_preference(rows)) {
   for (const DispatchRow& row : ordered_) shapes_.push_back(key(row.shape));
+  std::map<std::string, uint16_t> numbers;
+  for (size_t i = 0; i < pipelines.size(); ++i) {
+    numbers.emplace(pipelines[i], static_cast<uint16_t>(i));
+  }
   std::vector<dispatch::Row> indexed;
+  std::vector<RowLosses> losses(ordered_.size());
   for (size_t i = 0; i < ordered_.size(); ++i) {
     const DispatchRow& r = ordered_[i];
-    const auto at = std::find(pipelines.begin(), pipelines.end(), r.pipeline) - pipelines.begin();
+    for (const auto& [pipeline, loss] : r.losses) losses[i].emplace(numbers.at(pipeline), loss);
     indexed.push_back({.key = dispatch_key(r.shape, contexts),
-                       .pipeline = static_cast<dispatch::Pipeline>(at),
+                       .pipeline = dispatch::Pipeline{numbers.at(r.pipeline)},
                        .median_us = r.median_ns / 1000,
                        .low_us = r.low_ns / 1000,
                        .high_us = r.high_ns / 1000,
@@ -330,7 +345,7 @@ IndexedRows::IndexedRows(const std::vector<DispatchRow>& rows,
                        .run = r.run,
                        .date = r.date.c_str()});
   }
-  index_ = index_rows(std::move(indexed), contexts);
+  index_ = index_rows(std::move(indexed), contexts, std::move(losses));
 }
 
 std::string dispatch_header(const DispatchTable& table) {

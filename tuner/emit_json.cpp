@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The dispatch tables as JSON: what the header says, and the evidence that it has no room for.
+#include <map>
 #include <nlohmann/json.hpp>
 
+#include "tuner/dispatch_losses.h"
 #include "tuner/emit.h"
 #include "tuner/held_out.h"
 
@@ -24,7 +26,19 @@ json key_json(const dispatch::Key& k, bool contexts) {
   return result;
 }
 
-json row_json(const DispatchRow& row, bool contexts) {
+/// Numbers of pipelines in the document's list.
+using Numbers = std::map<std::string, size_t>;
+
+/// By number, percent.
+json losses_json(const DispatchRow& row, const Numbers& numbers) {
+  json result = json::object();
+  for (const auto& [pipeline, loss] : row.losses) {
+    result[std::to_string(numbers.at(pipeline))] = loss / 100.0;
+  }
+  return result;
+}
+
+json row_json(const DispatchRow& row, const Numbers& numbers, bool contexts) {
   json result{{"key", key_json(dispatch_key(row.shape, contexts), contexts)},
               {"pipeline", row.pipeline},
               {"shape", key(row.shape)},
@@ -33,6 +47,7 @@ json row_json(const DispatchRow& row, bool contexts) {
               {"base_median_ns", row.base_median_ns},
               {"margin_pct", margin_pct(row)},
               {"regret_pct", row.regret_pct},
+              {"losses_pct", losses_json(row, numbers)},
               {"status", row.status},
               {"run", row.run},
               {"date", row.date}};
@@ -48,9 +63,11 @@ json row_json(const DispatchRow& row, bool contexts) {
   return result;
 }
 
-json rows_json(const std::vector<DispatchRow>& rows, bool contexts) {
+json rows_json(const std::vector<DispatchRow>& rows, const Numbers& numbers, bool contexts) {
   json result = json::array();
-  for (const DispatchRow& row : in_preference(rows)) result.push_back(row_json(row, contexts));
+  for (const DispatchRow& row : in_preference(rows)) {
+    result.push_back(row_json(row, numbers, contexts));
+  }
   return result;
 }
 
@@ -99,6 +116,9 @@ json device_json(const DispatchTable& table) {
 }  // namespace
 
 std::string dispatch_json(const DispatchTable& table, const std::string& header_hash) {
+  const std::vector<std::string> pipelines = named_pipelines(table);
+  Numbers numbers;
+  for (size_t i = 0; i < pipelines.size(); ++i) numbers.emplace(pipelines[i], i);
   json variants = json::array();
   for (const VariantAbi& v : table.variants) {
     variants.push_back({{"name", v.name}, {"abi", v.abi}, {"source_hash", v.source_hash}});
@@ -115,6 +135,8 @@ std::string dispatch_json(const DispatchTable& table, const std::string& header_
               {"timer", table.timer},
               {"base", table.base},
               {"source_hash", table.source_hash},
+              {"pipelines", pipelines},
+              {"generalists", generalists(table)},
               {"variants", variants},
               {"axes",
                {{"q_len", axis_json(table.rules.q_len)},
@@ -123,8 +145,8 @@ std::string dispatch_json(const DispatchTable& table, const std::string& header_
               {"max_distance", static_cast<double>(table.rules.limit) / dispatch::kDistanceOne},
               {"regret", regret_json(table.regret)},
               {"captured_regret", regret_json(table.captured_regret)},
-              {"entries", rows_json(table.rows, true)},
-              {"captured", rows_json(table.captured, false)}};
+              {"entries", rows_json(table.rows, numbers, true)},
+              {"captured", rows_json(table.captured, numbers, false)}};
   if (table.held_out) {
     result["held_out"] = {{"provenance", table.held_out->provenance},
                           {"guard", name(table.held_out->guard)},

@@ -10,8 +10,10 @@
 #include <exception>
 #include <muse_attention.hpp>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "selfcheck_machine.h"
 #include "selfcheck_report.h"
@@ -218,20 +220,24 @@ Answer ask(const Options& options, const Question& question) {
   return answer;
 }
 
+/// The key's shape, its context rounded up to whole pages.
+std::string shape_of(const dispatch::Key& key) {
+  const auto text = [](int64_t number) { return std::to_string(number); };
+  return "b" + text(key.batch) + "_l" + text(key.q_len) + "_h" + text(key.num_q_heads) + "x" +
+         text(key.num_kv_heads) + "_d" + text(key.head_dim) + "_ps" + text(key.page_size) + "_w" +
+         text(key.window) + "_rope" + (key.rope ? "500000" : "0") + "_kv" +
+         (key.scaled ? "2" : "1") + "_t" +
+         text((key.context + key.page_size - 1) / key.page_size * key.page_size) +
+         "_uniform_random_s1";
+}
+
 /// A small shape of the row's structure that is too far from every row; empty where there is none.
 std::string far_from_every_row(const muse::runtime::LinkedTable& table, dispatch::Key key) {
   for (key.batch = 1; key.batch <= 4096; key.batch *= 2) {
     for (key.context = std::max<int64_t>(key.q_len, 16); key.context <= 4096; key.context *= 4) {
       const dispatch::Choice choice = dispatch::find(*table.contexts, *table.rules, key,
                                                      dispatch::Guard::kTuned, dispatch::Anything{});
-      if (choice.match != dispatch::Match::kBase) continue;
-      const auto text = [](int64_t number) { return std::to_string(number); };
-      return "b" + text(key.batch) + "_l" + text(key.q_len) + "_h" + text(key.num_q_heads) + "x" +
-             text(key.num_kv_heads) + "_d" + text(key.head_dim) + "_ps" + text(key.page_size) +
-             "_w" + text(key.window) + "_rope" + (key.rope ? "500000" : "0") + "_kv" +
-             (key.scaled ? "2" : "1") + "_t" +
-             text((key.context + key.page_size - 1) / key.page_size * key.page_size) +
-             "_uniform_random_s1";
+      if (choice.match == dispatch::Match::kBase) return shape_of(key);
     }
   }
   return "";
@@ -243,15 +249,68 @@ std::string pipeline_name(const muse::runtime::LinkedTable& table, dispatch::Pip
   return "number " + std::to_string(index) + " of " + std::to_string(table.pipeline_count);
 }
 
-/// Each key of both tables once, and a shape for the base.
+/// So many quarters of the way from one size to another, by ratio.
+int64_t between(int64_t from, int64_t to, int quarters) {
+  return std::llround(
+      static_cast<double>(from) *
+      std::pow(static_cast<double>(to) / static_cast<double>(from), quarters / 4.0));
+}
+
+/// A key between two rows that the pipeline answers; nullopt where none is found.
+std::optional<dispatch::Key> key_between(const dispatch::Table& table, const dispatch::Rules& rules,
+                                         const dispatch::Row& a, const dispatch::Row& b,
+                                         dispatch::Pipeline wanted) {
+  dispatch::Key key = a.key;
+  for (int i = 0; i <= 4; ++i) {
+    key.batch = between(a.key.batch, b.key.batch, i);
+    for (int j = 0; j <= (table.contexts ? 4 : 0); ++j) {
+      if (table.contexts) key.context = between(a.key.context, b.key.context, j);
+      const dispatch::Choice choice =
+          dispatch::find(table, rules, key, dispatch::Guard::kTuned, dispatch::Anything{});
+      if (choice.pipeline == wanted) return key;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Asks what a pipeline of no row answers, by the first pair of rows that has it between them.
+void ask_between_rows(const dispatch::Table& table, const dispatch::Rules& rules,
+                      dispatch::Pipeline wanted, std::vector<Question>& all) {
+  constexpr int kNext = 64;  // rows ahead: neighbours in batch and context are among them
+  constexpr int64_t kAnyContext = 1024;
+  for (int i = 0; i < table.row_count; ++i) {
+    for (int j = i + 1; j < std::min(table.row_count, i + kNext); ++j) {
+      dispatch::Key there = table.rows[j].key;  // all but batch and context must be the same
+      there.batch = table.rows[i].key.batch;
+      there.context = table.rows[i].key.context;
+      if (!dispatch::detail::same(there, table.rows[i].key)) continue;
+      auto key = key_between(table, rules, table.rows[i], table.rows[j], wanted);
+      if (!key) continue;
+      if (!table.contexts) key->context = std::max(key->q_len, kAnyContext);
+      all.push_back({shape_of(*key), !table.contexts, ""});
+      return;
+    }
+  }
+}
+
+/// Each key of both tables once, a shape for each pipeline that answers between rows alone, and one
+/// for the base.
 std::vector<Question> questions() {
   const muse::runtime::LinkedTable& table = muse::runtime::linked_table();
   std::vector<Question> all;
+  std::set<uint16_t> of_no_row;
+  for (int i = 1; i < table.pipeline_count; ++i) of_no_row.insert(static_cast<uint16_t>(i));
   for (const dispatch::Table* each : {table.contexts, table.captured}) {
     for (int i = 0; i < each->row_count; ++i) {
       const dispatch::Row& row = each->rows[i];
+      of_no_row.erase(static_cast<uint16_t>(row.pipeline));
       if (i > 0 && dispatch::detail::same(row.key, each->rows[i - 1].key)) continue;  // evidence
       all.push_back({row.shape, !each->contexts, pipeline_name(table, row.pipeline)});
+    }
+  }
+  for (const uint16_t pipeline : of_no_row) {
+    for (const dispatch::Table* each : {table.contexts, table.captured}) {
+      ask_between_rows(*each, *table.rules, dispatch::Pipeline{pipeline}, all);
     }
   }
   if (table.contexts->row_count > 0) {

@@ -9,6 +9,19 @@
 
 namespace muse::bench {
 
+/// Pipelines of a made-up table: as many as one for four structures has.
+inline constexpr int kGridPipelines = 30;
+
+inline std::string grid_pipeline(int64_t number) {
+  return "prepare/a + attention/b:splits=" + std::to_string(number) +
+         ",tile_kv=64 + combine/c + gate/d";
+}
+
+/// What a pipeline loses on a row: none on that which has chosen it, elsewhere this or that.
+inline uint16_t grid_loss(int64_t pipeline, int64_t step) {
+  return static_cast<uint16_t>(pipeline == step % 10 ? 0 : 1 + pipeline * 7919 * step % 3000);
+}
+
 /// Windowed layers and others, one and eight query tokens, batches from 1, contexts in steps of 10
 /// below the window (or rows would share a key): 4 * batches * contexts rows.
 inline std::vector<tuner::DispatchRow> dispatch_grid(int64_t batches, int64_t contexts) {
@@ -23,8 +36,9 @@ inline std::vector<tuner::DispatchRow> dispatch_grid(int64_t batches, int64_t co
           row.shape.problem.window = window;
           row.shape.lengths.context = 10 * step;
           row.shape.problem.max_context = default_max_context(row.shape);
-          row.pipeline = "prepare/a + attention/b:splits=" + std::to_string(step % 10) +
-                         ",tile_kv=64 + combine/c + gate/d";
+          row.pipeline = grid_pipeline(step % 10);
+          for (int p = 0; p < kGridPipelines; ++p)
+            row.losses[grid_pipeline(p)] = grid_loss(p, step);
           row.median_ns = row.low_ns = row.high_ns = 1000;
           row.base_median_ns = 2000;
           row.status = "winner";
@@ -41,7 +55,7 @@ inline std::vector<tuner::DispatchRow> dispatch_grid(int64_t batches, int64_t co
 /// The table that emit writes of them.
 inline tuner::DispatchTable dispatch_grid_table(int64_t batches, int64_t contexts) {
   tuner::DispatchTable table;
-  table.base = "prepare/a + attention/b:splits=1,tile_kv=64 + combine/c + gate/d";
+  table.base = grid_pipeline(1);
   table.regime = "cold";
   table.timer = "host";
   table.device.model = "bench";

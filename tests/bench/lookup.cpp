@@ -56,11 +56,18 @@ std::vector<Key> shuffled(const std::vector<Key>& keys, bool near) {
   return asked;
 }
 
+/// Every pipeline was measured on every row.
 Lookup lookup_of(std::vector<dispatch::Row> rows) {
   std::vector<Key> keys;
   for (const dispatch::Row& row : rows) keys.push_back(row.key);
-  return {tuner::index_rows(std::move(rows), true), dispatch_grid_table(0, 0).rules,
-          shuffled(keys, false), shuffled(keys, true)};
+  std::vector<tuner::RowLosses> losses(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    for (uint16_t p = 0; p < kGridPipelines; ++p) {
+      losses[i][p] = grid_loss(p, static_cast<int64_t>(i));
+    }
+  }
+  return {tuner::index_rows(std::move(rows), true, std::move(losses)),
+          dispatch_grid_table(0, 0).rules, shuffled(keys, false), shuffled(keys, true)};
 }
 
 dispatch::Row row_of(const Key& key) {

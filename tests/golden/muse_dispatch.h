@@ -2,14 +2,14 @@
 // Generated: which pipeline of kernels serves which shape, with the evidence. Do not edit.
 // C++17, no allocation, no dependency.
 #ifdef MUSE_DISPATCH_H_
-#ifndef MUSE_DISPATCH_TABLE_3313bc1b222b6797ac94519493de0aa6
+#ifndef MUSE_DISPATCH_TABLE_7f53dce82061cc9c27e94b3d5559467a
 #error "two dispatch tables meet in one unit: include the one that belongs to this build"
 #endif
 #else
 #define MUSE_DISPATCH_H_
-#define MUSE_DISPATCH_TABLE_3313bc1b222b6797ac94519493de0aa6
+#define MUSE_DISPATCH_TABLE_7f53dce82061cc9c27e94b3d5559467a
 
-#if defined(MUSE_DISPATCH_FORMAT) && MUSE_DISPATCH_FORMAT != 2
+#if defined(MUSE_DISPATCH_FORMAT) && MUSE_DISPATCH_FORMAT != 3
 #error "dispatch tables are read in another format in this unit: emit again with the muse-tune of this build"
 #endif
 
@@ -17,7 +17,7 @@
 #define MUSE_DISPATCH_LOOKUP_H_
 
 /// Layout of the emitted header; rises when a consumer could notice.
-#define MUSE_DISPATCH_FORMAT 2
+#define MUSE_DISPATCH_FORMAT 3
 
 #include <cstdint>
 
@@ -115,12 +115,15 @@ struct Device {
 };
 
 struct Choice {
-  Pipeline pipeline;
+  Pipeline pipeline;  ///< between rows not always that of `row`
   Match match;
   Guard guard;
   Why why;
   double distance;  ///< weighted sum of log2 ratios between the row and what was asked
-  const Row* row;   ///< null for the base by default
+  const Row* row;   ///< the nearest; null for the base by default
+  /// Time lost against the best, percent: as measured on the row, or weighted over the rows around;
+  /// -1 where that is not known.
+  double expected_loss_pct;
 };
 
 /// A scale: near by ratio, or to be met exactly.
@@ -145,11 +148,16 @@ struct Line {
   std::int32_t q_len_log2, batch_log2;
   int first, end;
 };
-/// Lines of one structure, by q_len and batch.
+/// Lines of one structure, by q_len and batch, and the pipelines that answer between its rows.
 struct Group {
   Structure structure;
   int first, end;
+  std::int64_t least_context, most_context;  ///< of its rows
+  int first_choice, end_choice;
+  std::int64_t first_loss;  ///< of the first row by the first choice; row by row
 };
+/// A loss where the pipeline was not measured; what was lost is at most one less.
+inline constexpr std::uint16_t kUnmeasured = 65535;
 /// Rows by structure, q_len, batch, context, page size and window; of equal keys the chosen first.
 struct Table {
   bool contexts;  ///< false: a choice for every context; keys have context 0
@@ -161,6 +169,8 @@ struct Table {
   int group_count;
   const std::int32_t* slots;  ///< hash table of first rows; -1 = empty
   int slot_bits;
+  const std::uint16_t* choices;  ///< pipelines, ascending in each group
+  const std::uint16_t* losses;   ///< against the best measured on the row, in 0.01 %
 };
 
 namespace detail {
@@ -264,42 +274,67 @@ constexpr std::int64_t apart(const Axis& axis, std::int64_t a, std::int64_t b, s
   return std::int64_t{axis.weight} * (log_a < log_b ? log_b - log_a : log_a - log_b);
 }
 
-/// One search: the first row by rank that comes behind `after`.
+/// Where a row lies from what is asked: of its batch and of its context at most, or at least, as
+/// much. A set of corners; corner 2 * (batch at least) + (context at least) is bit 1 << corner.
+inline constexpr int kCorners = 4;
+inline constexpr unsigned kLowBatch = 0x3, kHighBatch = 0xC;
+inline constexpr unsigned kLowContext = 0x5, kHighContext = 0xA;
+inline constexpr unsigned kEverywhere = 0xF;
+
+/// A walk from a key outwards: in each corner the first row by rank that comes behind `after`.
 struct Search {
   const Table& table;
   const Rules& rules;
   const Key& key;
   std::int32_t q_len_log2, batch_log2, context_log2;
+  unsigned open;  ///< corners that may have a row
   Rank after;
-  Rank best;
+  Rank best[kCorners];
 
-  constexpr Search(const Table& where, const Rules& by, const Key& asked) noexcept
+  constexpr Search(const Table& where, const Rules& by, const Key& asked,
+                   const Group& group) noexcept
       : table(where),
         rules(by),
         key(asked),
         q_len_log2(log2_fixed(asked.q_len)),
         batch_log2(log2_fixed(asked.batch)),
         context_log2(where.contexts ? log2_fixed(asked.context) : 0),
+        open((group.most_context < asked.context ? kLowContext : kEverywhere) &
+             (group.least_context > asked.context ? kHighContext : kEverywhere)),
         after{-1, 0, 0},
         best{} {}
 
+  /// The largest distance at which a row can be of use in one of these corners.
+  constexpr std::int64_t reach(unsigned corners) const noexcept {
+    std::int64_t most = -1;
+    for (int i = 0; i < kCorners; ++i) {
+      if ((corners >> i & 1) != 0 && best[i].distance > most) most = best[i].distance;
+    }
+    return most;
+  }
   /// False where this row, and what lies beyond it, is farther than the best.
-  constexpr bool consider(int row, std::int64_t to_line) noexcept {
+  constexpr bool consider(int row, std::int64_t to_line, unsigned corners) noexcept {
     const Key& other = table.rows[row].key;
     const std::int64_t distance = to_line + apart(rules.context, key.context, other.context,
                                                   context_log2, table.context_log2[row]);
-    if (distance > best.distance) return false;
+    if (distance > reach(corners)) return false;
     const int mismatch =
         (other.page_size != key.page_size ? 2 : 0) + (other.window != key.window ? 1 : 0);
     const Rank rank{distance, mismatch, row};
-    if (before(after, rank) && before(rank, best)) best = rank;
+    if (!before(after, rank)) return true;
+    for (int i = 0; i < kCorners; ++i) {
+      if ((corners >> i & 1) != 0 && before(rank, best[i])) best[i] = rank;
+    }
     return true;
   }
   /// False where the whole line, and those beyond it, are farther than the best.
   constexpr bool consider_line(const Line& line, std::int64_t to_block) noexcept {
+    const unsigned corners = open & (line.batch < key.batch   ? kLowBatch
+                                     : line.batch > key.batch ? kHighBatch
+                                                              : kEverywhere);
     const std::int64_t to_line =
         to_block + apart(rules.batch, key.batch, line.batch, batch_log2, line.batch_log2);
-    if (to_line > best.distance) return false;
+    if (to_line > reach(corners)) return false;
     int from = line.first;
     for (int end = line.end; from < end;) {
       const int middle = from + (end - from) / 2;
@@ -309,8 +344,13 @@ struct Search {
         end = middle;
       }
     }
-    for (int row = from; row < line.end && consider(row, to_line);) ++row;
-    for (int row = from; row > line.first && consider(row - 1, to_line);) --row;
+    for (int row = from; row < line.end; ++row) {
+      const bool equal = table.rows[row].key.context == key.context;
+      if (!consider(row, to_line, corners & (equal ? kEverywhere : kHighContext))) break;
+    }
+    for (int row = from; row > line.first; --row) {
+      if (!consider(row - 1, to_line, corners & kLowContext)) break;
+    }
     return true;
   }
   /// Lines of one q_len, from the batch asked for outwards.
@@ -327,9 +367,11 @@ struct Search {
     for (int line = from; line < end && consider_line(table.lines[line], to_block);) ++line;
     for (int line = from; line > first && consider_line(table.lines[line - 1], to_block);) --line;
   }
-  /// Whether there is a row within the limit; it is best.row.
+  /// Whether there is a row within the limit; then nearest() is one. In its corner a row may be
+  /// twice as far: whoever is near to one side of a gap needs the other side, too.
   constexpr bool next(const Group& group) noexcept {
-    best = Rank{rules.limit, 4, table.row_count};
+    const std::int64_t most = rules.limit < kFar / 2 ? 2 * rules.limit : rules.limit;
+    for (Rank& rank : best) rank = Rank{most, 4, table.row_count};
     for (int first = group.first; first < group.end;) {
       const Line& line = table.lines[first];
       int end = first + 1;
@@ -343,10 +385,118 @@ struct Search {
       }
       const std::int64_t to_block =
           apart(rules.q_len, key.q_len, line.q_len, q_len_log2, line.q_len_log2);
-      if (to_block <= best.distance) consider_block(first, end, to_block);
+      if (to_block <= reach(open)) consider_block(first, end, to_block);
       first = end;
     }
-    return best.row < table.row_count;
+    return is_row(nearest()) && nearest().distance <= rules.limit;
+  }
+  constexpr bool is_row(const Rank& rank) const noexcept { return rank.row < table.row_count; }
+  constexpr const Rank& nearest() const noexcept {
+    int first = 0;
+    for (int i = 1; i < kCorners; ++i) {
+      if (before(best[i], best[first])) first = i;
+    }
+    return best[first];
+  }
+};
+
+/// 2^31 * 2^-distance, straight between powers; 1 where that is less.
+constexpr std::int64_t weight(std::int64_t distance) noexcept {
+  const std::int64_t doublings = distance / kDistanceOne;
+  if (doublings > 30) return 1;
+  const std::int64_t rest = distance % kDistanceOne;  // below 2^24
+  return ((std::int64_t{1} << 31) - (rest << 6)) >> doublings;
+}
+
+/// A group's choices by what they are expected to lose, the least first; of equals the pipeline of
+/// the nearest row, then the lower one. Where one was not measured it is taken to lose what the
+/// base loses there: nobody is put behind the base for want of a measurement. Who was measured on
+/// no row around is none, as is, with the base not measured either, whoever has a gap there.
+struct Scores {
+  const Table& table;
+  const Group& group;
+  int nearest;
+  int count;                       ///< rows around: the nearest of each corner, each once
+  std::int64_t first[kCorners];    ///< the loss of each by the first choice
+  std::int64_t weights[kCorners];  ///< of each
+  std::int64_t total;              ///< of the weights
+  std::int64_t score;              ///< of the choice that next() has found
+  int choice;                      ///< that choice; -1 before the first
+
+  constexpr Scores(const Table& where, const Group& in, const Search& search) noexcept
+      : table(where),
+        group(in),
+        nearest(search.nearest().row),
+        count(0),
+        first{},
+        weights{},
+        total(0),
+        score(-1),
+        choice(-1) {
+    const int first_row = table.lines[group.first].first;
+    const std::int64_t choices = group.end_choice - group.first_choice;
+    for (int i = 0; i < kCorners; ++i) {
+      const Rank& rank = search.best[i];
+      bool known = !search.is_row(rank);
+      for (int j = 0; j < i; ++j) known = known || search.best[j].row == rank.row;
+      if (known) continue;
+      first[count] = group.first_loss + (rank.row - first_row) * choices;
+      weights[count] = weight(rank.distance);
+      total += weights[count++];
+    }
+  }
+  constexpr Pipeline pipeline(int of) const noexcept { return Pipeline{table.choices[of]}; }
+  /// Of the base on a row around.
+  constexpr std::uint16_t base_loss(int row) const noexcept {
+    return pipeline(group.first_choice) == kBase ? table.losses[first[row]] : kUnmeasured;
+  }
+  /// Weighted sum of the losses; -1 where the choice is none.
+  constexpr std::int64_t score_of(int of) const noexcept {
+    std::int64_t sum = 0;
+    bool measured = false;
+    for (int i = 0; i < count; ++i) {
+      std::uint16_t loss = table.losses[first[i] + (of - group.first_choice)];
+      if (loss != kUnmeasured) {
+        measured = true;
+      } else {
+        loss = base_loss(i);
+        if (loss == kUnmeasured) return -1;
+      }
+      sum += weights[i] * loss;  // below 2^49 in all
+    }
+    return measured ? sum : -1;
+  }
+  constexpr bool comes_before(std::int64_t score_a, int a, std::int64_t score_b,
+                              int b) const noexcept {
+    if (score_a != score_b) return score_a < score_b;
+    const Pipeline own = table.rows[nearest].pipeline;
+    if ((pipeline(a) == own) != (pipeline(b) == own)) return pipeline(a) == own;
+    return a < b;
+  }
+  /// Whether there is a choice behind the last one.
+  constexpr bool next() noexcept {
+    std::int64_t least = -1;
+    int found = -1;
+    for (int of = group.first_choice; of < group.end_choice; ++of) {
+      const std::int64_t sum = score_of(of);
+      if (sum < 0 || (found >= 0 && !comes_before(sum, of, least, found))) continue;
+      if (choice >= 0 && !comes_before(score, choice, sum, of)) continue;
+      least = sum;
+      found = of;
+    }
+    score = least;
+    choice = found;
+    return found >= 0;
+  }
+  /// Whether next() gives this pipeline sooner or later.
+  constexpr bool has(Pipeline wanted) const noexcept {
+    for (int of = group.first_choice; of < group.end_choice; ++of) {
+      if (pipeline(of) == wanted) return score_of(of) >= 0;
+    }
+    return false;
+  }
+  constexpr double loss_pct(std::int64_t of_score) const noexcept {
+    return static_cast<double>(of_score) / static_cast<double>(total) / 100;
   }
 };
 
@@ -387,21 +537,60 @@ constexpr bool known(const Device& d) noexcept {
 }
 
 constexpr Choice base(Match match, Guard guard, Why why) noexcept {
-  return {kBase, match, guard, why, 0, nullptr};
+  return {kBase, match, guard, why, 0, nullptr, -1};
 }
 
-constexpr Choice found(const Table& table, int row, const Key& key, Guard guard,
-                       std::int64_t distance) noexcept {
-  const Row& chosen = table.rows[row];
+constexpr Choice found(const Row& row, Pipeline pipeline, const Key& key, Guard guard,
+                       std::int64_t distance, double expected_loss_pct) noexcept {
   const Match match = guard == Guard::kNearDevice ? Match::kOtherDevice
-                      : same(chosen.key, key)     ? Match::kExact
+                      : same(row.key, key)        ? Match::kExact
                                                   : Match::kNear;
-  return {chosen.pipeline,
+  return {pipeline,
           match,
           guard,
           Why::kMeasured,
           static_cast<double>(distance) / static_cast<double>(kDistanceOne),
-          &chosen};
+          &row,
+          expected_loss_pct};
+}
+
+/// Behind every scored choice, which the caller has refused, as `refused`: the pipeline of the
+/// nearest row that the caller accepts.
+template <class Feasible>
+constexpr Choice by_distance(Search& search, const Scores& scores, const Group& group,
+                             const Row* refused, Guard guard, const Feasible& feasible) noexcept {
+  do {
+    const Rank nearest = search.nearest();
+    const Row& row = search.table.rows[nearest.row];
+    const bool asked =
+        (refused != nullptr && refused->pipeline == row.pipeline) || scores.has(row.pipeline);
+    if (!asked && feasible(row.pipeline)) {
+      return found(row, row.pipeline, search.key, guard, nearest.distance, -1);
+    }
+    search.after = nearest;
+  } while (search.next(group));
+  return base(Match::kBase, guard, Why::kInfeasible);
+}
+
+/// For a key in range that no row has, or whose row is `refused`.
+template <class Feasible>
+constexpr Choice find_near(const Table& table, const Rules& rules, const Key& key,
+                           const Row* refused, Guard guard, const Feasible& feasible) noexcept {
+  const Group* group = find_group(table, structure(key));
+  if (group == nullptr) return base(Match::kBase, guard, Why::kOtherStructure);
+  Search search(table, rules, key, *group);
+  if (!search.next(*group)) return base(Match::kBase, guard, Why::kTooFar);
+  const Rank nearest = search.nearest();
+  Scores scores(table, *group, search);
+  while (scores.next()) {
+    const Pipeline pipeline = scores.pipeline(scores.choice);
+    if (refused != nullptr && refused->pipeline == pipeline) continue;
+    if (feasible(pipeline)) {
+      return found(table.rows[nearest.row], pipeline, key, guard, nearest.distance,
+                   scores.loss_pct(scores.score));
+    }
+  }
+  return by_distance(search, scores, *group, refused, guard, feasible);
 }
 
 }  // namespace detail
@@ -447,8 +636,12 @@ struct Anything {
   constexpr bool operator()(Pipeline) const noexcept { return true; }
 };
 
-/// The first row in the order of distance whose pipeline `feasible` accepts; the base where there
-/// is none within the limit. No allocation; defined for every key and every device.
+/// The pipeline of the key's row. Without one, of the pipelines that were measured on the rows
+/// around (the nearest with at most and at least the batch, at most and at least the context) that
+/// which loses least there, near rows counting more; without one, that of the nearest row; the base
+/// where no row is within the limit. `feasible` may refuse any: then the next in this order.
+/// It is asked once about each pipeline that was measured around. No allocation; defined for every
+/// key and every device.
 template <class Feasible>
 constexpr Choice find(const Table& table, const Rules& rules, const Key& asked, Guard guard,
                       const Feasible& feasible) noexcept {
@@ -458,24 +651,15 @@ constexpr Choice find(const Table& table, const Rules& rules, const Key& asked, 
   }
   const Key key = normalized(asked, table.contexts);
   const int exact = guard == Guard::kForeign ? -1 : detail::find_exact(table, key);
-  if (exact >= 0 && feasible(table.rows[exact].pipeline)) {  // rows have valid keys alone
-    return detail::found(table, exact, key, guard, 0);
+  const Row* own = exact >= 0 ? &table.rows[exact] : nullptr;
+  if (own != nullptr && feasible(own->pipeline)) {  // rows have valid keys alone
+    return detail::found(*own, own->pipeline, key, guard, 0, own->regret_pct);
   }
   if (key.num_q_heads % key.num_kv_heads != 0) {
     return detail::base(Match::kInvalid, guard, Why::kInvalidKey);
   }
   if (guard == Guard::kForeign) return detail::base(Match::kBase, guard, Why::kForeignDevice);
-  const Group* group = detail::find_group(table, detail::structure(key));
-  if (group == nullptr) return detail::base(Match::kBase, guard, Why::kOtherStructure);
-  detail::Search search(table, rules, key);
-  while (search.next(*group)) {
-    if (feasible(table.rows[search.best.row].pipeline)) {
-      return detail::found(table, search.best.row, key, guard, search.best.distance);
-    }
-    search.after = search.best;
-  }
-  return detail::base(Match::kBase, guard,
-                      search.after.distance < 0 ? Why::kTooFar : Why::kInfeasible);
+  return detail::find_near(table, rules, key, own, guard, feasible);
 }
 
 }  // namespace dispatch
@@ -504,13 +688,14 @@ inline constexpr double kRegretPctMean = 0.300;
 inline constexpr double kCapturedRegretPctWorst = 2.500;
 inline constexpr double kCapturedRegretPctMean = 1.000;
 
-inline constexpr int kCandidateCount = 9;
+inline constexpr int kCandidateCount = 10;
 inline constexpr const char* kCandidates[] = {
     "attention/scalar",
     "attention/vector:splits=4,tile_kv=64",
     "combine/scalar",
     "combine/vector",
     "fused/vector:tile_kv=128",
+    "fused/vector:tile_kv=256",
     "gate/scalar",
     "gate/vector",
     "prepare/scalar",
@@ -518,28 +703,30 @@ inline constexpr const char* kCandidates[] = {
 };
 
 namespace detail {
-inline constexpr int kPipeline0[] = {7, 0, 2, 5};
+inline constexpr int kPipeline0[] = {8, 0, 2, 6};
 inline constexpr int kPipeline1[] = {4};
-inline constexpr int kPipeline2[] = {8, 1, 3, 6};
+inline constexpr int kPipeline2[] = {5};
+inline constexpr int kPipeline3[] = {9, 1, 3, 7};
 }  // namespace detail
 
 // The base is number 0.
-inline constexpr int kPipelineCount = 3;
+inline constexpr int kPipelineCount = 4;
 inline constexpr PipelineInfo kPipelines[] = {
     {"prepare/scalar + attention/scalar + combine/scalar + gate/scalar", 4, detail::kPipeline0},
     {"fused/vector:tile_kv=128", 1, detail::kPipeline1},
-    {"prepare/vector + attention/vector:splits=4,tile_kv=64 + combine/vector + gate/vector", 4, detail::kPipeline2},
+    {"fused/vector:tile_kv=256", 1, detail::kPipeline2},
+    {"prepare/vector + attention/vector:splits=4,tile_kv=64 + combine/vector + gate/vector", 4, detail::kPipeline3},
 };
 
 // Where shapes share a key the chosen one stands first (larger context as measured, then uniform
 // lengths, then shape name); the others are evidence.
 inline constexpr int kRowCount = 7;
 inline constexpr Row kRows[] = {
-    {{1, 1, 16, 2, 64, 1, 0, false, false, 4096}, Pipeline{2}, 12.345, 12.300, 12.400, 24.690, 50.000, 0.000, 1, "tie(2)", "b1_l1_h16x2_d64_ps1_w0_rope0_kv1_t4096_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
+    {{1, 1, 16, 2, 64, 1, 0, false, false, 4096}, Pipeline{3}, 12.345, 12.300, 12.400, 24.690, 50.000, 0.000, 1, "tie(2)", "b1_l1_h16x2_d64_ps1_w0_rope0_kv1_t4096_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
     {{4, 1, 16, 2, 64, 1, 0, false, false, 2001}, Pipeline{1}, 12.345, 12.300, 12.400, 24.690, 50.000, 0.000, 1, "tie(2)", "b4_l1_h16x2_d64_ps1_w0_rope0_kv1_t8000_outlier1_random_s1", 3, "2030-01-02T03:04:05Z"},
     {{8, 1, 16, 2, 64, 1, 0, false, false, 4096}, Pipeline{1}, 12.345, 12.300, 12.400, 24.690, 50.000, 0.000, 1, "tie(2)", "b8_l1_h16x2_d64_ps1_w0_rope0_kv1_t4096_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
     {{1, 1, 16, 2, 64, 1, 2048, true, false, 2048}, Pipeline{1}, 2.222, 2.177, 2.277, 4.444, 50.000, 0.000, 1, "tie(2)", "b1_l1_h16x2_d64_ps1_w2048_rope500000_kv1_t32768_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
-    {{1, 1, 16, 2, 64, 1, 2048, true, false, 2048}, Pipeline{2}, 1.111, 1.066, 1.166, 2.222, 50.000, 0.000, 1, "tie(2)", "b1_l1_h16x2_d64_ps1_w2048_rope500000_kv1_t4096_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
+    {{1, 1, 16, 2, 64, 1, 2048, true, false, 2048}, Pipeline{3}, 1.111, 1.066, 1.166, 2.222, 50.000, 0.000, 1, "tie(2)", "b1_l1_h16x2_d64_ps1_w2048_rope500000_kv1_t4096_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
     {{1, 8, 16, 2, 64, 1, 2048, true, false, 1024}, Pipeline{0}, 12.345, 12.300, 12.400, 24.690, 50.000, 0.000, 1, "tie(2)", "b1_l8_h16x2_d64_ps1_w2048_rope500000_kv1_t1024_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
     {{1, 8, 16, 2, 64, 1, 2048, true, false, 2055}, Pipeline{1}, 12.345, 12.300, 12.400, 24.690, 50.000, 0.000, 1, "tie(2)", "b1_l8_h16x2_d64_ps1_w2048_rope500000_kv1_t4096_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
 };
@@ -557,21 +744,29 @@ inline constexpr Line kLines[] = {
 };
 inline constexpr int kGroupCount = 2;
 inline constexpr Group kGroups[] = {
-    {{{16, 2, 64, 0, 0, 0, 0}}, 0, 3},
-    {{{16, 2, 64, 0, 1, 1, 0}}, 3, 5},
+    {{{16, 2, 64, 0, 0, 0, 0}}, 0, 3, 2001, 4096, 0, 4, 0},
+    {{{16, 2, 64, 0, 1, 1, 0}}, 3, 5, 1024, 2055, 4, 6, 12},
 };
 inline constexpr std::int32_t kSlots[] = {
     -1, -1, -1, 1, -1, 2, 6, -1, -1, -1, 0, 3, 5, -1, -1, -1,
 };
+inline constexpr std::uint16_t kChoices[] = {
+    0, 1, 2, 3, 0, 1,
+};
+inline constexpr std::uint16_t kLosses[] = {
+    6553, 120, 7, 0, 65535, 65535, 65535, 65535, 65535, 0, 65534, 65535, 10000, 0, 65535, 65535,
+    65535, 65535, 65535, 65535,
+};
 }  // namespace detail
 inline constexpr Table kTable = {
     true, kRows, kRowCount, detail::kContextLog2, detail::kLines,
-    detail::kGroups, detail::kGroupCount, detail::kSlots, 4};
+    detail::kGroups, detail::kGroupCount, detail::kSlots, 4, detail::kChoices,
+    detail::kLosses};
 
 // One choice for every context.
 inline constexpr int kCapturedRowCount = 3;
 inline constexpr Row kCapturedRows[] = {
-    {{1, 1, 16, 2, 64, 1, 0, false, false, 0}, Pipeline{2}, 12.345, 12.300, 12.400, 24.690, 50.000, 2.500, 1, "captured", "b1_l1_h16x2_d64_ps1_w0_rope0_kv1_t4096_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
+    {{1, 1, 16, 2, 64, 1, 0, false, false, 0}, Pipeline{3}, 12.345, 12.300, 12.400, 24.690, 50.000, 2.500, 1, "captured", "b1_l1_h16x2_d64_ps1_w0_rope0_kv1_t4096_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
     {{1, 1, 16, 2, 64, 1, 2048, true, false, 0}, Pipeline{1}, 12.345, 12.300, 12.400, 24.690, 50.000, 2.500, 2, "captured", "b1_l1_h16x2_d64_ps1_w2048_rope500000_kv1_t4096_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
     {{1, 8, 16, 2, 64, 1, 2048, true, false, 0}, Pipeline{0}, 12.345, 12.300, 12.400, 24.690, 50.000, 2.500, 2, "captured", "b1_l8_h16x2_d64_ps1_w2048_rope500000_kv1_t1024_uniform_random_s1", 3, "2030-01-02T03:04:05Z"},
 };
@@ -587,16 +782,23 @@ inline constexpr Line kCapturedLines[] = {
 };
 inline constexpr int kCapturedGroupCount = 2;
 inline constexpr Group kCapturedGroups[] = {
-    {{{16, 2, 64, 0, 0, 0, 0}}, 0, 1},
-    {{{16, 2, 64, 0, 1, 1, 0}}, 1, 3},
+    {{{16, 2, 64, 0, 0, 0, 0}}, 0, 1, 0, 0, 0, 0, 0},
+    {{{16, 2, 64, 0, 1, 1, 0}}, 1, 3, 0, 0, 0, 2, 0},
 };
 inline constexpr std::int32_t kCapturedSlots[] = {
     2, 1, -1, 0, -1, -1, -1, -1,
 };
+inline constexpr std::uint16_t kCapturedChoices[] = {
+    0, 1,
+};
+inline constexpr std::uint16_t kCapturedLosses[] = {
+    9999, 250, 65535, 65535,
+};
 }  // namespace detail
 inline constexpr Table kCapturedTable = {
     false, kCapturedRows, kCapturedRowCount, detail::kCapturedContextLog2, detail::kCapturedLines,
-    detail::kCapturedGroups, detail::kCapturedGroupCount, detail::kCapturedSlots, 3};
+    detail::kCapturedGroups, detail::kCapturedGroupCount, detail::kCapturedSlots, 3, detail::kCapturedChoices,
+    detail::kCapturedLosses};
 
 constexpr const PipelineInfo& info(Pipeline pipeline) noexcept {
   return kPipelines[static_cast<std::uint16_t>(pipeline)];

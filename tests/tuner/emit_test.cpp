@@ -63,6 +63,7 @@ const std::string kBase = "prepare/scalar + attention/scalar + combine/scalar + 
 const std::string kFast =
     "prepare/vector + attention/vector:splits=4,tile_kv=64 + combine/vector + gate/vector";
 const std::string kFused = "fused/vector:tile_kv=128";
+const std::string kBetween = "fused/vector:tile_kv=256";  // of no row
 
 /// The same choice for some shapes of one key, of which the first loses most.
 DispatchRow captured(const std::vector<Shape>& shapes, const std::string& pipeline) {
@@ -105,11 +106,15 @@ DispatchTable sample_table() {
   ragged.lengths.profile = Profile::kOutlier;
   ragged.lengths.rest = 1;
   table.rows.push_back(row(ragged, kFused));
+  table.rows[0].losses = {{kBase, 6553}, {kFast, 0}, {kFused, 120}, {kBetween, 7}};
+  table.rows[1].losses = {{kFused, 0}, {kBetween, dispatch::kUnmeasured - 1}};
+  table.rows[3].losses = {{kBase, 10000}, {kFused, 0}};
   table.rows.front().rule = "fastest";
   table.rows.front().tie_set = {kFast, kFused};
   table.captured = {captured({shape(1, 1, 0, 4096)}, kFast),
                     captured({shape(1, 1, 2048, 4096), shape(1, 1, 2048, 32768)}, kFused),
                     captured({shape(1, 8, 2048, 1024), shape(1, 8, 2048, 4096)}, kBase)};
+  table.captured[1].losses = {{kBase, 9999}, {kFused, 250}};
   return table;
 }
 
@@ -204,7 +209,20 @@ Ended compile(const Folder& folder, const std::string& compiler,
 
 std::string unit(const std::string& name) { return (kUnits / name).string(); }
 
-/// Many shapes of several structures at odd places, some sharing keys, of 13 pipelines.
+/// Of the base and 14 more, some not measured, many the same.
+std::map<std::string, uint16_t> random_losses(std::mt19937_64& random) {
+  std::map<std::string, uint16_t> losses;
+  if (random() % 8 == 0) return losses;
+  if (random() % 4 != 0) losses[kBase] = static_cast<uint16_t>(random() % 3000);
+  for (int i = 0; i < 14; ++i) {
+    if (random() % 3 == 0) continue;
+    losses["p/" + std::to_string(i)] =
+        static_cast<uint16_t>(random() % 16 == 0 ? dispatch::kUnmeasured - 1 : random() % 5 * 100);
+  }
+  return losses;
+}
+
+/// Many shapes of several structures at odd places, some sharing keys, of 15 pipelines and more.
 DispatchTable random_table(uint64_t seed, const std::map<std::string, std::string>& axes) {
   DispatchTable table = sample_table();
   table.rules = dispatch_rules(axes, 1.6);
@@ -218,6 +236,8 @@ DispatchTable random_table(uint64_t seed, const std::map<std::string, std::strin
     s.problem.max_context = default_max_context(s);
     table.rows.push_back(row(s, "p/" + std::to_string(below(12))));
     table.captured.push_back(captured({s}, "p/" + std::to_string(below(12))));
+    table.rows.back().losses = random_losses(random);
+    table.captured.back().losses = random_losses(random);
   }
   return table;
 }
@@ -257,6 +277,8 @@ TEST_P(EmitCompiled, AnswersLikeAWalkOverTheRows) {
   EXPECT_EQ(ended.output.rfind("0 wrong of 1000000", 0), 0u) << ended.output;
   EXPECT_EQ(ended.output.find(" 0,"), std::string::npos)
       << "every kind of answer: " << ended.output;
+  EXPECT_EQ(ended.output.find(" 0\n"), std::string::npos)
+      << "and other pipelines than the nearest row's: " << ended.output;
 }
 
 TEST_P(EmitCompiled, TakesTheAxesOfTheConfig) {
@@ -320,10 +342,9 @@ TEST_P(EmitCompiled, LooksAtTheVariantsThatItNamesAndAtNoOther) {
   const std::string same = "X(\"fused/vector\",2,\"bb\")";
   EXPECT_EQ(with(same, "").status, 0) << with(same, "").output;
   EXPECT_EQ(with(same, "X(\"gate/unused\",9,\"zz\")").status, 0);
-  const Ended sanitized =
-      check_unit({"-fsanitize=undefined",
-                  "-DMUSE_BUILD_VARIANTS(X)=X(\"prepare/scalar\",1,\"aa\")" + same +
-                      "X(\"attention/vector\",1,\"cc\")"});
+  const Ended sanitized = check_unit(
+      {"-fsanitize=undefined", "-DMUSE_BUILD_VARIANTS(X)=X(\"prepare/scalar\",1,\"aa\")" + same +
+                                   "X(\"attention/vector\",1,\"cc\")"});
   EXPECT_EQ(sanitized.status, 0) << sanitized.output;
   const Ended other_abi = with("X(\"fused/vector\",3,\"bb\")", "");
   EXPECT_NE(other_abi.status, 0);
@@ -353,7 +374,7 @@ TEST_P(EmitCompiled, RefusesTwoTablesAndTwoFormatsInOneUnit) {
   const Ended two = check_unit({"-include", second});
   EXPECT_NE(two.status, 0);
   EXPECT_NE(two.output.find("two dispatch tables meet"), std::string::npos) << two.output;
-  const Ended format = check_unit({"-DMUSE_DISPATCH_FORMAT=1"});
+  const Ended format = check_unit({"-DMUSE_DISPATCH_FORMAT=2"});
   EXPECT_NE(format.status, 0);
   EXPECT_NE(format.output.find("emit again"), std::string::npos) << format.output;
 }

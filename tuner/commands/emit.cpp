@@ -17,6 +17,7 @@
 #include "tuner/build_info.h"
 #include "tuner/commands/command.h"
 #include "tuner/commands/held_out.h"
+#include "tuner/dispatch_losses.h"
 #include "tuner/dispatch_rows.h"
 #include "tuner/emit_build.h"
 #include "tuner/emit_kernels.h"
@@ -251,7 +252,7 @@ void record(db::Store& store, const Written& written, const DispatchTable& table
 
 void tell(const Options& options, const db::RunRow& run, const Written& written,
           const DispatchTable& table) {
-  const size_t pipelines = named_pipelines(table).size();
+  const size_t pipelines = named_pipelines(table).size(), between = generalists(table).size();
   const auto regret = [](const Regret& r) {
     return nlohmann::json{{"worst_pct", 100 * r.worst}, {"mean_pct", 100 * r.mean}};
   };
@@ -265,6 +266,7 @@ void tell(const Options& options, const db::RunRow& run, const Written& written,
                           {"rows", table.rows.size()},
                           {"captured_rows", table.captured.size()},
                           {"pipelines", pipelines},
+                          {"generalists", between},
                           {"regret", regret(table.regret)},
                           {"captured_regret", regret(table.captured_regret)},
                           {"base", table.base},
@@ -280,6 +282,12 @@ void tell(const Options& options, const db::RunRow& run, const Written& written,
       fmt::format("run {}, regime {}: {} rows, {} for every context; {} pipelines, the base among "
                   "them",
                   run.id, table.regime, table.rows.size(), table.captured.size(), pipelines));
+  if (between > 0) {
+    say(
+        fmt::format("{} of the pipelines won on no shape: they are there for shapes between the "
+                    "rows, where nothing else comes within {} % of them",
+                    between, kWorthAKernelPct));
+  }
   say(
       fmt::format("regret against the best measured: {:.2f} % at worst, {:.2f} % in the mean; one "
                   "choice for every context: {:.2f} %, {:.2f} %",
@@ -309,6 +317,7 @@ ExitCode run(const Options& options) {
   DispatchTable table = empty_table(store, chosen, spec, regime);
   table.toolkit = of_run.toolkit;
   fill_rows(table, of_run.shapes, allowed(options, of_run.shapes, table.base));
+  fill_losses(table, of_run.shapes, !options.limited());
   std::vector<Chain> chains;
   for (const std::string& name : named_pipelines(table)) chains.push_back(parse_chain(name));
   const std::vector<std::string> changed = add_variants(table, chains, of_run.code_hashes);

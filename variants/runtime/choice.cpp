@@ -57,6 +57,18 @@ std::string refusal(const Candidate& candidate, TargetKind kind, const Problem& 
   return {};
 }
 
+std::string near_text(const dispatch::Choice& choice) {
+  if (choice.expected_loss_pct < 0) {
+    return fmt::format(
+        "the nearest measured shape whose pipeline runs here is {:.2f} doublings away",
+        choice.distance);
+  }
+  return fmt::format(
+      "the nearest measured shape is {:.2f} doublings away; by those around, this pipeline is "
+      "expected to lose about {:.1f} % against the best",
+      choice.distance, choice.expected_loss_pct);
+}
+
 }  // namespace
 
 Catalogue::Catalogue(const LinkedTable& table) : table_(table) {
@@ -175,12 +187,7 @@ std::string Catalogue::why_text(const dispatch::Choice& choice) const {
                      "is that of the one where most is lost"
                    : "this shape was measured";
       }
-      if (choice.match == Match::kNear) {
-        return fmt::format(
-            "the nearest measured shape whose pipeline runs here is {:.2f} "
-            "doublings away",
-            choice.distance);
-      }
+      if (choice.match == Match::kNear) return near_text(choice);
       return fmt::format("measured on a neighbouring device, {} ({})", measured.model,
                          measured.isa);
     case Why::kInvalidKey:

@@ -2,11 +2,13 @@
 // Asks an emitted header a million things, sensible and hostile, and answers each by a walk over
 // all rows that shares nothing with the lookup but the rounding of logarithms, which is checked
 // first.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <initializer_list>
 #include <random>
+#include <vector>
 
 #include "muse_dispatch.h"
 
@@ -57,59 +59,152 @@ std::int64_t apart(const d::Axis& axis, std::int64_t a, std::int64_t b) {
   return std::int64_t{axis.weight} * std::abs(d::detail::log2_fixed(a) - d::detail::log2_fixed(b));
 }
 
-/// Negative where the row is out of reach.
+/// Negative where the row cannot be reached at all.
 std::int64_t distance(const d::Key& a, const d::Key& b, bool contexts) {
   const std::int64_t q_len = apart(d::kRules.q_len, a.q_len, b.q_len);
   const std::int64_t batch = apart(d::kRules.batch, a.batch, b.batch);
   const std::int64_t context = contexts ? apart(d::kRules.context, a.context, b.context) : 0;
   if (q_len < 0 || batch < 0 || context < 0) return -1;
-  const std::int64_t sum = q_len + batch + context;
-  return sum <= d::kRules.limit ? sum : -1;
+  return q_len + batch + context;
+}
+
+constexpr int kMostPipelines = 64;
+/// Of a pipeline on a row; negative where it was not measured.
+long loss(const d::Table& table, int row, int pipeline) {
+  for (int i = 0; i < table.group_count; ++i) {
+    const d::Group& group = table.groups[i];
+    const int first = table.lines[group.first].first, end = table.lines[group.end - 1].end;
+    if (row < first || row >= end) continue;
+    const long choices = group.end_choice - group.first_choice;
+    for (int c = 0; c < choices; ++c) {
+      if (table.choices[group.first_choice + c] != pipeline) continue;
+      const long found = table.losses[group.first_loss + (row - first) * choices + c];
+      return found == 65535 ? -1 : found;
+    }
+  }
+  return -1;
+}
+
+/// A row that may answer or help to.
+struct Reached {
+  int row;
+  std::int64_t distance;
+  int mismatch;
+  bool operator<(const Reached& other) const {
+    if (distance != other.distance) return distance < other.distance;
+    if (mismatch != other.mismatch) return mismatch < other.mismatch;
+    return row < other.row;
+  }
+};
+
+/// The nearest of those that lie so: not above the key's batch or not below it, the same of
+/// context.
+std::vector<Reached> around(const d::Table& table, const d::Key& key,
+                            const std::vector<Reached>& by_distance) {
+  std::vector<Reached> found;
+  for (const int batch_side : {-1, 1}) {
+    for (const int context_side : {-1, 1}) {
+      for (const Reached& one : by_distance) {
+        const d::Key& at = table.rows[one.row].key;
+        if ((at.batch - key.batch) * batch_side < 0) continue;
+        if ((at.context - key.context) * context_side < 0) continue;
+        const auto same_row = [&](const Reached& other) { return other.row == one.row; };
+        if (std::none_of(found.begin(), found.end(), same_row)) found.push_back(one);
+        break;
+      }
+    }
+  }
+  return found;
+}
+
+/// 2^(31 - distance) by straight lines; never below 1.
+std::int64_t weight(std::int64_t distance) {
+  std::int64_t power = std::int64_t{1} << 31;
+  while (distance >= d::kDistanceOne && power > 1) {
+    power /= 2;
+    distance -= d::kDistanceOne;
+  }
+  if (distance >= d::kDistanceOne || power == 1) return 1;
+  // Half of the power is lost over a whole doubling; rounded as shifts do.
+  const std::int64_t whole = (std::int64_t{1} << 31) - (distance << 6);
+  return whole / ((std::int64_t{1} << 31) / power);
 }
 
 struct Walked {
   d::Match match = d::Match::kBase;
   d::Why why = d::Why::kOtherStructure;
-  int row = -1;
+  int row = -1, pipeline = 0;
+  double expected_loss_pct = -1;
+  std::uint64_t scored = 0;  ///< a bit for each pipeline that has an expected loss
 };
+
+/// The least expected loss of what was measured around.
+void score(const d::Table& table, const std::vector<Reached>& rows, int nearest,
+           std::uint64_t refused, Walked& result) {
+  const int own = static_cast<int>(table.rows[nearest].pipeline);
+  std::int64_t least = -1, total = 0;
+  for (const Reached& one : rows) total += weight(one.distance);
+  for (int p = 0; p < kMostPipelines; ++p) {
+    std::int64_t sum = 0;
+    bool measured = false, known = true;
+    for (const Reached& one : rows) {
+      const long lost = loss(table, one.row, p), base = loss(table, one.row, 0);
+      measured = measured || lost >= 0;
+      known = known && (lost >= 0 || base >= 0);
+      sum += weight(one.distance) * (lost >= 0 ? lost : base);
+    }
+    if (!measured || !known) continue;
+    result.scored |= std::uint64_t{1} << p;
+    if ((refused >> p & 1) != 0) continue;
+    if (least >= 0 && !(sum < least || (sum == least && p == own))) continue;
+    least = sum;
+    result.row = nearest;
+    result.pipeline = p;
+    result.expected_loss_pct = static_cast<double>(sum) / static_cast<double>(total) / 100;
+  }
+}
 
 /// `refused`: a bit for each pipeline.
 Walked walk(const d::Table& table, d::Key key, d::Guard tier, std::uint64_t refused) {
-  if (is_none(key, table.contexts)) return {d::Match::kInvalid, d::Why::kInvalidKey, -1};
-  if (tier == d::Guard::kForeign) return {d::Match::kBase, d::Why::kForeignDevice, -1};
+  if (is_none(key, table.contexts)) return {d::Match::kInvalid, d::Why::kInvalidKey};
+  if (tier == d::Guard::kForeign) return {d::Match::kBase, d::Why::kForeignDevice};
   if (!table.contexts) key.context = 0;
   if (table.contexts && key.window > 0 && key.context >= key.window + key.q_len) {
     key.context = key.window + key.q_len - 1;
   }
   Walked result;
-  std::int64_t least = -1;
-  int least_mismatch = 0;
-  bool exact = false;
+  std::vector<Reached> reached;
+  int exact = -1;
   for (int i = 0; i < table.row_count; ++i) {
     const d::Row& row = table.rows[i];
     if (!same_structure(row.key, key)) continue;
-    if (result.why == d::Why::kOtherStructure) result.why = d::Why::kTooFar;
+    result.why = d::Why::kTooFar;
+    if (exact < 0 && same(row.key, key)) exact = i;
     const std::int64_t far = distance(key, row.key, table.contexts);
-    if (far < 0) continue;
-    if ((refused >> static_cast<int>(row.pipeline) & 1) != 0) {
-      if (result.row < 0) result.why = d::Why::kInfeasible;
-      continue;
+    if (far < 0 || far > 2 * d::kRules.limit) continue;
+    reached.push_back(
+        {i, far,
+         (row.key.page_size != key.page_size ? 2 : 0) + (row.key.window != key.window ? 1 : 0)});
+  }
+  std::sort(reached.begin(), reached.end());
+  const auto own = [&](int row) { return static_cast<int>(table.rows[row].pipeline); };
+  if (exact >= 0 && (refused >> own(exact) & 1) == 0) {
+    result.row = exact;
+    result.pipeline = own(exact);
+    result.expected_loss_pct = table.rows[exact].regret_pct;
+  } else if (!reached.empty() && reached.front().distance <= d::kRules.limit) {
+    result.why = d::Why::kInfeasible;
+    score(table, around(table, key, reached), reached.front().row, refused, result);
+    for (const Reached& one : reached) {
+      if (result.row >= 0 || one.distance > d::kRules.limit) break;
+      if ((refused >> own(one.row) & 1) != 0) continue;
+      result.row = one.row;
+      result.pipeline = own(one.row);
     }
-    const int mismatch = row.key.page_size != key.page_size
-                             ? (row.key.window != key.window ? 3 : 2)
-                             : (row.key.window != key.window ? 1 : 0);
-    const bool better = result.row < 0 || far < least ||
-                        (far == least && mismatch < least_mismatch) ||
-                        (same(row.key, key) && !exact);
-    if (!better || exact) continue;
-    exact = same(row.key, key);
-    least = far;
-    least_mismatch = mismatch;
-    result.row = i;
-    result.why = d::Why::kMeasured;
   }
   if (result.row >= 0) {
-    result.match = exact ? d::Match::kExact : d::Match::kNear;
+    result.why = d::Why::kMeasured;
+    result.match = same(table.rows[result.row].key, key) ? d::Match::kExact : d::Match::kNear;
     if (tier == d::Guard::kNearDevice) result.match = d::Match::kOtherDevice;
   }
   return result;
@@ -142,14 +237,16 @@ d::Key some_key() {
 }
 
 struct Counts {
-  long wrong = 0, by_match[5] = {}, infeasible = 0;
+  long wrong = 0, by_match[5] = {}, infeasible = 0, other_pipeline = 0;
 };
 
 void ask(bool contexts, Counts& counts) {
   const d::Key key = some_key();
   const std::uint64_t refused = below(4) == 0 ? random_bits() | random_bits() : 0;
   const d::Guard tier = static_cast<d::Guard>(below(16) < 11 ? 0 : below(5));
+  int asked[kMostPipelines] = {};
   const auto feasible = [&](d::Pipeline p) noexcept {
+    ++asked[static_cast<int>(p)];
     return (refused >> static_cast<int>(p) & 1) == 0;
   };
   const d::Table& table = contexts ? d::kTable : d::kCapturedTable;
@@ -158,8 +255,13 @@ void ask(bool contexts, Counts& counts) {
   const Walked expected = walk(table, key, tier, refused);
   const d::Row* row = expected.row < 0 ? nullptr : &table.rows[expected.row];
   const bool right = got.match == expected.match && got.why == expected.why && got.row == row &&
-                     got.guard == tier && got.pipeline == (row ? row->pipeline : d::kBase) &&
+                     got.guard == tier && static_cast<int>(got.pipeline) == expected.pipeline &&
+                     got.expected_loss_pct == expected.expected_loss_pct &&
                      d::info(got.pipeline).candidates > 0;
+  for (int p = 0; p < kMostPipelines; ++p) {
+    counts.wrong += (expected.scored >> p & 1) != 0 && asked[p] > 1 ? 1 : 0;
+  }
+  counts.other_pipeline += got.row != nullptr && got.pipeline != got.row->pipeline ? 1 : 0;
   counts.wrong += right ? 0 : 1;
   ++counts.by_match[static_cast<int>(got.match)];
   counts.infeasible += got.why == d::Why::kInfeasible ? 1 : 0;
@@ -197,8 +299,8 @@ int main(int argc, char** argv) {
   for (long i = 0; i < asked; ++i) ask(i % 4 != 0, counts);
   std::printf(
       "%ld wrong of %ld; exact %ld, near %ld, other device %ld, base %ld, invalid %ld; "
-      "infeasible %ld\n",
+      "infeasible %ld, not the nearest row's pipeline %ld\n",
       counts.wrong, asked, counts.by_match[0], counts.by_match[1], counts.by_match[2],
-      counts.by_match[3], counts.by_match[4], counts.infeasible);
+      counts.by_match[3], counts.by_match[4], counts.infeasible, counts.other_pipeline);
   return counts.wrong == 0 ? 0 : 1;
 }
