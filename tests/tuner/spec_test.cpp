@@ -654,6 +654,11 @@ TEST(ShippedConfigs, HaveTheShapesTheyPromise) {
   };
   EXPECT_EQ(keys("h200.yaml"), grid({1, 8, 32, 128}, {4096, 32768}));
   EXPECT_EQ(keys("heldout.yaml"), grid({2, 4, 16, 64}, {8192, 16384}));
+  std::set<std::string> both = keys("h200.yaml");
+  both.merge(keys("heldout.yaml"));
+  EXPECT_EQ(keys("dense.yaml"), both);
+  EXPECT_EQ(keys("between.yaml").size(), 24u);
+  for (const std::string& one : keys("between.yaml")) EXPECT_FALSE(both.contains(one)) << one;
   EXPECT_EQ(keys("quick.yaml").size(), 4u);
   const std::set<std::string> decode = keys("decode.yaml");
   EXPECT_EQ(decode.size(), 38u);
