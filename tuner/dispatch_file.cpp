@@ -273,10 +273,11 @@ DispatchFile read_document(const Node& node) {
   DispatchFile file;
   DispatchTable& table = file.table;
   require_format(node);
-  node.only({"schema",      "version",  "format",  "header_hash",  "generator",   "provenance",
-             "device",      "regime",   "timer",   "base",         "source_hash", "pipelines",
-             "generalists", "variants", "axes",    "max_distance", "regret",      "captured_regret",
-             "entries",     "captured", "held_out"});
+  node.only({"schema",          "version",     "format",   "id",      "header_hash",  "generator",
+             "provenance",      "device",      "regime",   "timer",   "base",         "source_hash",
+             "pipelines",       "generalists", "variants", "axes",    "max_distance", "regret",
+             "captured_regret", "entries",     "captured", "held_out"});
+  node.at("id").text();  // for builds; here the header's text tells
   file.header_hash = node.at("header_hash").text();
   table.generator = node.at("generator").text();
   for (const auto& [name, value] : node.at("provenance").members()) {

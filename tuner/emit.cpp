@@ -253,6 +253,25 @@ std::string_view lookup_text() {
   return text.substr(text.find("#ifndef"));
 }
 
+/// What the header says, between its guards.
+std::string header_body(const DispatchTable& table) {
+  const std::vector<std::string> pipelines = named_pipelines(table);
+  std::string body(lookup_text());
+  body += "\nnamespace muse {\nnamespace dispatch {\n";
+  body += constants_text(table);
+  body += pipelines_text(pipelines);
+  body +=
+      "\n// Where shapes share a key the chosen one stands first (larger context as measured, "
+      "then uniform\n// lengths, then shape name); the others are evidence.\n";
+  body += rows_text(table.rows, "k", pipelines, true);
+  body += "\n// One choice for every context.\n";
+  body += rows_text(table.captured, "kCaptured", pipelines, false);
+  body += kDispatchFunctions;
+  body += variants_text(table.variants);
+  body += "\n}  // namespace dispatch\n}  // namespace muse\n";
+  return body;
+}
+
 }  // namespace
 
 int64_t dispatch_context(const Shape& shape) {
@@ -348,21 +367,10 @@ IndexedRows::IndexedRows(const std::vector<DispatchRow>& rows,
   index_ = index_rows(std::move(indexed), contexts, std::move(losses));
 }
 
+std::string emit_id(const DispatchTable& table) { return hash_hex(header_body(table)); }
+
 std::string dispatch_header(const DispatchTable& table) {
-  const std::vector<std::string> pipelines = named_pipelines(table);
-  std::string body(lookup_text());
-  body += "\nnamespace muse {\nnamespace dispatch {\n";
-  body += constants_text(table);
-  body += pipelines_text(pipelines);
-  body +=
-      "\n// Where shapes share a key the chosen one stands first (larger context as measured, "
-      "then uniform\n// lengths, then shape name); the others are evidence.\n";
-  body += rows_text(table.rows, "k", pipelines, true);
-  body += "\n// One choice for every context.\n";
-  body += rows_text(table.captured, "kCaptured", pipelines, false);
-  body += kDispatchFunctions;
-  body += variants_text(table.variants);
-  body += "\n}  // namespace dispatch\n}  // namespace muse\n";
+  const std::string body = header_body(table);
   return fmt::format(
              "// SPDX-License-Identifier: Apache-2.0\n"
              "// Generated: which pipeline of kernels serves which shape, with the evidence. Do "

@@ -122,6 +122,11 @@ class IndexedRows {
   DispatchIndex index_;
 };
 
+/// What the files of one emit have in common: a digest of all that the header says, 32 hexadecimal
+/// digits, the same for equal tables (in whatever order) under any locale. The header defines
+/// MUSE_DISPATCH_TABLE_<id>, which muse_kernels.cu asks for; the JSON has it as "id".
+std::string emit_id(const DispatchTable& table);
+
 /// The header's text: byte-identical for equal tables (in whatever order) under any locale.
 ///
 /// Shapes that differ only in what the lookup does not see (page order, profile, capacity, numbers

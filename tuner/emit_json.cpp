@@ -127,6 +127,7 @@ std::string dispatch_json(const DispatchTable& table, const std::string& header_
   json result{{"schema", "muse.dispatch"},
               {"version", 1},
               {"format", MUSE_DISPATCH_FORMAT},
+              {"id", emit_id(table)},
               {"header_hash", header_hash},
               {"generator", table.generator},
               {"provenance", table.provenance},

@@ -21,9 +21,20 @@ std::string table_entry(const Candidate& candidate, const std::string& entry) {
                      key(candidate), entry, kernel_expression(candidate, entry));
 }
 
+/// The header first, as in table.cpp: what both define is the table's own.
+std::string held_against_header(const std::string& id) {
+  return fmt::format(
+      "#include \"muse_dispatch.h\"\n"
+      "#ifndef MUSE_DISPATCH_TABLE_{}\n"
+      "#error \"muse_kernels.cu and the muse_dispatch.h beside it are of different emits: take all "
+      "files of a folder from one muse-tune emit\"\n"
+      "#endif\n",
+      id);
+}
+
 }  // namespace
 
-std::string kernels_source(const std::vector<Chain>& chains) {
+std::string kernels_source(const std::vector<Chain>& chains, const std::optional<std::string>& id) {
   std::map<std::string, Candidate> candidates;
   for (const Chain& chain : chains) {
     for (const Candidate& candidate : chain) {
@@ -37,9 +48,9 @@ std::string kernels_source(const std::vector<Chain>& chains) {
     return out +
            "// The table is for a CPU: its kernels are host functions, none is compiled here.\n";
   }
-  out +=
-      "// C++17, with include/muse_tune of an installed muse-tune on the include path.\n"
-      "#include \"variants/runtime/linked_table.h\"\n";
+  out += "// C++17, with include/muse_tune of an installed muse-tune on the include path.\n";
+  if (id) out += held_against_header(*id);
+  out += "#include \"variants/runtime/linked_table.h\"\n";
   std::string entries;
   for (const auto& [name, candidate] : candidates) {
     out += '\n' + configuration_text(candidate);

@@ -292,6 +292,18 @@ TEST_F(Consumer, AFolderWithoutATableIsNamed) {
       << configured.err;
 }
 
+TEST_F(Consumer, AHeaderBesideTheJsonOfAnotherEmitIsRefused) {
+  emit_host_table();
+  edit_header("MUSE_DISPATCH_TABLE_[0-9a-f]{8}", "MUSE_DISPATCH_TABLE_00000000");
+  const CommandResult configured = configure(folder_ / "table", "b");
+  EXPECT_NE(configured.exit_code, 0);
+  EXPECT_NE(on_one_line(configured.err)
+                .find("muse_dispatch.json and muse_dispatch.h in " + (folder_ / "table").string() +
+                      " are of different emits: take all files of a folder from one"),
+            std::string::npos)
+      << configured.err;
+}
+
 TEST_F(Consumer, IsPackedForDebianWithLibcAlone) {
   if (!is_there("dpkg-deb") || !is_there("cpack")) GTEST_SKIP() << "dpkg-deb or cpack is missing";
   run({"cpack", "-G", "DEB", "--config", std::string(MUSE_BINARY_DIR) + "/CPackConfig.cmake", "-B",
@@ -351,7 +363,8 @@ class ConsumerOfAGpu : public Consumer {
     write_file(folder_ / "table/muse_dispatch.h", header);
     write_file(folder_ / "table/muse_dispatch.json",
                tuner::dispatch_json(table, tuner::hash_hex(header)));
-    write_file(folder_ / "table/muse_kernels.cu", tuner::kernels_source({*base}));
+    write_file(folder_ / "table/muse_kernels.cu",
+               tuner::kernels_source({*base}, tuner::emit_id(table)));
     write_file(folder_ / "table/CMakeLists.txt", tuner::build_text(table, "0.1.0"));
   }
 };

@@ -61,6 +61,15 @@ TEST(EmitKernels, KeepsTwoConfigurationsOfOneVariantApart) {
   EXPECT_EQ(count(text, "reinterpret_cast<const void*>"), 2 * mma.entries.size());
 }
 
+TEST(EmitKernels, AsksForTheHeaderOfItsOwnEmit) {
+  const std::vector<Chain> chains = {{of("attention/mma")}};
+  const std::string text = kernels_source(chains, "0123");
+  const size_t header =
+      text.find("#include \"muse_dispatch.h\"\n#ifndef MUSE_DISPATCH_TABLE_0123\n");
+  EXPECT_LT(header, text.find("#include \"variants/")) << text;
+  EXPECT_EQ(kernels_source(chains).find("muse_dispatch.h\"\n"), std::string::npos);
+}
+
 TEST(EmitKernels, IsACommentForAHostTable) {
   const std::string text = kernels_source({{of("attention/scalar")}});
   EXPECT_EQ(text.find("#include"), std::string::npos);
@@ -95,7 +104,7 @@ TEST_F(EmittedByNvcc, EveryVariantAtItsDefaultCompiles) {
   EXPECT_EQ(result.err.find("warning"), std::string::npos) << result.err;
 }
 
-TEST_F(EmittedByNvcc, TheHeaderCompilesBesideKernels) {
+TEST_F(EmittedByNvcc, TheHeaderCompilesBesideItsOwnKernelsAlone) {
   const auto base = default_base(TargetKind::kCuda, Registry::global());
   ASSERT_TRUE(base) << base.error();
   DispatchTable table;
@@ -119,10 +128,19 @@ TEST_F(EmittedByNvcc, TheHeaderCompilesBesideKernels) {
                  .run = 1,
                  .date = "2030-01-02T03:04:05Z"}};
   fakes::write_file(folder_ / "muse_dispatch.h", dispatch_header(table));
+  const std::string kernels = kernels_source({*base}, emit_id(table));
   const fakes::CommandResult result =
-      compile("user.cu", "#include \"muse_dispatch.h\"\n" + kernels_source({*base}) +
-                             "static_assert(muse::dispatch::kRowCount == 1, \"one shape\");\n");
+      compile("muse_kernels.cu",
+              kernels + "static_assert(muse::dispatch::kRowCount == 1, \"one shape\");\n");
   EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err.find("warning"), std::string::npos) << result.err;
+
+  table.rows[0].median_ns = 19950;
+  fakes::write_file(folder_ / "muse_dispatch.h", dispatch_header(table));
+  const fakes::CommandResult mixed = compile("muse_kernels.cu", kernels);
+  EXPECT_NE(mixed.exit_code, 0);
+  EXPECT_NE(mixed.err.find("are of different emits: take all files"), std::string::npos)
+      << mixed.err;
 }
 
 }  // namespace

@@ -488,6 +488,20 @@ TEST(Emit, ListsItsVariantsForTheLinkerWhereEveryNameIsOneOfCpp) {
   }
 }
 
+TEST(Emit, AllFilesHaveTheIdOfWhatTheHeaderSays) {
+  const std::string id = emit_id(sample_table());
+  EXPECT_EQ(id.find_first_not_of("0123456789abcdef"), std::string::npos) << id;
+  const std::string header = dispatch_header(sample_table());
+  EXPECT_NE(header.find("\n#define MUSE_DISPATCH_TABLE_" + id + "\n"), std::string::npos);
+  EXPECT_EQ(nlohmann::json::parse(dispatch_json(sample_table(), ""))["id"], id);
+  DispatchTable other = sample_table();
+  other.rows.front().median_ns += 1;
+  EXPECT_NE(emit_id(other), id);
+  other = sample_table();
+  other.generator = "muse-tune 0.0.1";
+  EXPECT_NE(emit_id(other), id);
+}
+
 TEST(Emit, ItsBuildNamesTheLanguagesOfTheTarget) {
   DispatchTable table = sample_table();
   EXPECT_NE(build_text(table, "1.2.3").find("project(muse_dispatch LANGUAGES CXX)\n"),
@@ -531,6 +545,7 @@ TEST(Emit, IsTheSameForAnyOrderOfRows) {
     std::shuffle(table.captured.begin(), table.captured.end(), random);
     ASSERT_EQ(dispatch_header(table), expected);
     ASSERT_EQ(dispatch_json(table, ""), dispatch_json(sample_table(), ""));
+    ASSERT_EQ(emit_id(table), emit_id(sample_table()));
   }
 }
 
@@ -554,7 +569,7 @@ TEST(Emit, WritesNumbersWithAPointUnderAnyLocale) {
       std::locale::global(std::locale(std::locale::classic(), new CommaPunctuation));
   std::setlocale(LC_ALL, "de_DE.UTF-8");  // where it is installed
   const std::string header = dispatch_header(sample_table());
-  const std::string under_locale = dispatch_json(sample_table(), "");
+  const std::string under_locale = dispatch_json(sample_table(), "");  // with the id
   std::locale::global(before);
   std::setlocale(LC_ALL, "C");
   EXPECT_EQ(header, expected);

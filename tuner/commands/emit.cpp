@@ -225,7 +225,7 @@ Written write(const Options& options, const DispatchTable& table,
   Written written(options.out);
   written.hash = hash_hex(text);
   make_folder(options.out);
-  db::write_atomically(written.kernels, kernels_source(chains));
+  db::write_atomically(written.kernels, kernels_source(chains, emit_id(table)));
   db::write_atomically(written.json, dispatch_json(table, written.hash));
   db::write_atomically(written.build, build_text(table, build_info().version));
   db::write_atomically(written.header, text);
