@@ -201,6 +201,13 @@ std::unique_ptr<Connection> migrated_in_memory(Connection& connection,
 
 }  // namespace
 
+bool can_be_written(const fs::path& path) {
+  if (path.empty()) return false;
+  const fs::path file = follow_links(fs::absolute(path)).lexically_normal();
+  const fs::path lock = with_suffix(file, ".lock");
+  return can_write(file) && can_write(file.parent_path()) && (!is_there(lock) || can_write(lock));
+}
+
 Opened open_checked(const fs::path& path, Open how, std::span<const Migration> steps) {
   const std::string shown = path.string();
   if (path.empty()) throw Error("the database's name is empty; name a file with --db");

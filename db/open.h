@@ -17,6 +17,9 @@ struct Opened {
   std::unique_ptr<Connection> connection;
 };
 
+/// The body of Store::can_be_written.
+bool can_be_written(const std::filesystem::path& file);
+
 /// The body of Store::open over the given schema steps, the last of which is "this version".
 Opened open_checked(const std::filesystem::path& file, Open how, std::span<const Migration> steps);
 

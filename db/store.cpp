@@ -142,6 +142,8 @@ Store Store::open(const std::filesystem::path& file, Open how) {
   return Store(std::move(impl));
 }
 
+bool Store::can_be_written(const std::filesystem::path& file) { return db::can_be_written(file); }
+
 Store Store::snapshot() const {
   auto impl = std::make_unique<Impl>();
   impl->file = impl_->file;

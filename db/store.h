@@ -29,6 +29,8 @@ class Store {
   /// file where it is missing; it appears whole or not at all. An older schema is migrated, with a
   /// backup beside the file (kRead: in memory). Throws Error.
   static Store open(const std::filesystem::path& file, Open how);
+  /// Whether file, folder and lock file let this process write; false for a missing one.
+  static bool can_be_written(const std::filesystem::path& file);
   Store(Store&&) noexcept;
   Store& operator=(Store&&) noexcept;
   ~Store();

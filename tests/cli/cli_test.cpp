@@ -299,6 +299,52 @@ TEST_F(SweptCli, ReadingCommandsChangeNothing) {
   EXPECT_EQ(files(), names);
 }
 
+/// Words that run as somebody whom the rights of files bind.
+std::vector<std::string> not_as_root(std::vector<std::string> words) {
+  if (geteuid() != 0) return words;
+  words.insert(words.begin(), {"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"});
+  return words;
+}
+
+TEST_F(SweptCli, ADatabaseThatCannotBeWrittenServesAllThatReads) {
+  namespace fs = std::filesystem;
+  if (fakes::run_command(not_as_root({MUSE_TUNE, "version"})).exit_code != 0) {
+    GTEST_SKIP() << "needs another user than root, or setpriv";
+  }
+  const TemporaryFolder open_place;
+  fs::permissions(open_place.path(), fs::perms(0777));
+  fs::permissions(folder_ / "muse-tune.db", fs::perms(0444));
+  fs::permissions(folder_.path(), fs::perms(0555));
+  const auto read = [&](const std::vector<std::string>& words) {
+    std::vector<std::string> all{MUSE_TUNE};
+    all.insert(all.end(), words.begin(), words.end());
+    all.insert(all.end(), {"--db", (folder_ / "muse-tune.db").string()});
+    return fakes::run_command(not_as_root(all), {.folder = open_place.path(), .limit_s = 60});
+  };
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"status"}, {"report"}, {"explain"}, {"export"}, {"replay"}}) {
+    const CommandResult result = read(words);
+    EXPECT_EQ(result.exit_code, 0) << words[0] << ": " << result.err;
+  }
+  const CommandResult emitted = read({"emit", "--out", "table", "--json"});
+  EXPECT_EQ(emitted.exit_code, 0) << emitted.err;
+  EXPECT_EQ(json::parse(emitted.out)["recorded"], false);
+  EXPECT_NE(emitted.err.find("muse-tune.db or its folder is read-only"), std::string::npos)
+      << emitted.err;
+  const CommandResult checked =
+      fakes::run_command(not_as_root({MUSE_TUNE, "check", "table", "--any-build", "--budget", "1s",
+                                      "--target", "host"}),
+                         {.folder = open_place.path(), .limit_s = 60});
+  EXPECT_EQ(checked.err.find("read-only"), std::string::npos) << checked.err;
+  EXPECT_NE(checked.exit_code, 3) << checked.err;
+  fs::permissions(folder_.path(), fs::perms(0755));
+
+  fs::permissions(folder_ / "muse-tune.db", fs::perms(0644));
+  const json again = json::parse(tune({"emit", "--json"}).out);
+  EXPECT_EQ(again["recorded"], true);
+  EXPECT_EQ(again["hash"], json::parse(emitted.out)["hash"]) << "the same table either way";
+}
+
 TEST_F(SweptCli, PlanReusesWhatWasSwept) {
   const json plan = json::parse(tune({"plan", "tiny.yaml", "--target", "host", "--json"}).out);
   for (const json& item : plan["items"]) EXPECT_EQ(item["action"], "reuse") << item;

@@ -251,7 +251,7 @@ void record(db::Store& store, const Written& written, const DispatchTable& table
 }
 
 void tell(const Options& options, const db::RunRow& run, const Written& written,
-          const DispatchTable& table) {
+          const DispatchTable& table, bool recorded) {
   const size_t pipelines = named_pipelines(table).size(), between = generalists(table).size();
   const auto regret = [](const Regret& r) {
     return nlohmann::json{{"worst_pct", 100 * r.worst}, {"mean_pct", 100 * r.mean}};
@@ -263,6 +263,7 @@ void tell(const Options& options, const db::RunRow& run, const Written& written,
                           {"evidence", written.json.string()},
                           {"build", written.build.string()},
                           {"hash", written.hash},
+                          {"recorded", recorded},
                           {"rows", table.rows.size()},
                           {"captured_rows", table.captured.size()},
                           {"pipelines", pipelines},
@@ -308,7 +309,10 @@ void warn(const db::RunRow& run, const std::vector<std::string>& changed) {
 
 ExitCode run(const Options& options) {
   refuse_what_others_wrote(options);
-  db::Store store = db::Store::open(options.database, db::Open::kWrite);
+  // Whose database cannot be written may still use it: the files do not depend on the record.
+  const bool recorded = db::Store::can_be_written(options.database);
+  db::Store store =
+      db::Store::open(options.database, recorded ? db::Open::kWrite : db::Open::kRead);
   const db::RunRow chosen = find_run(store, options.run, options.database);
   const Spec spec = spec_of(chosen);
   const std::string regime =
@@ -325,9 +329,15 @@ ExitCode run(const Options& options) {
     table.held_out = held_out_of(options.held_out, options.database, table, of_run);
   }
   const Written written = write(options, table, chains);
-  record(store, written, table, of_run.selections);
-  tell(options, chosen, written, table);
+  if (recorded) record(store, written, table, of_run.selections);
+  tell(options, chosen, written, table, recorded);
   if (table.held_out) tell_held_out(*table.held_out);
+  if (!recorded) {
+    say(
+        fmt::format("warning: {} or its folder is read-only: that this table was emitted is not "
+                    "recorded, and reports of the run will not name it",
+                    printable(options.database)));
+  }
   warn(chosen, changed);
   return ExitCode::kOk;
 }
