@@ -79,13 +79,22 @@ TEST_F(Unseen, ExactIsTunedAndBetweenKeysTheNearerByRatio) {
 }
 
 TEST_F(Unseen, FarAwayIsTheBaseAndSaysSo) {
-  for (const Key& key : {key_of(4096, 4096), key_of(25, 4096), key_of(8, 16384)}) {
+  const std::pair<Key, double> cases[] = {{key_of(4096, 4096), 9},
+                                          {key_of(25, 4096), std::log2(25.0 / 8)},
+                                          {key_of(8, 16384), 2},
+                                          {key_of(32, 1024), 4}};
+  for (const auto& [key, distance] : cases) {
     const Choice far = find(key);
+    EXPECT_NEAR(far.distance, distance, 1e-4);
     EXPECT_EQ(far.match, Match::kBase);
     EXPECT_EQ(far.why, Why::kTooFar);
     EXPECT_EQ(far.pipeline, dispatch::kBase);
     EXPECT_EQ(far.row, nullptr);
   }
+  Key drafts = key_of(8, 4096);
+  drafts.q_len = 2;
+  EXPECT_EQ(find(drafts).why, Why::kTooFar);
+  EXPECT_EQ(find(drafts).distance, 0) << "it is to be equal";
   EXPECT_EQ(find(key_of(8, 4096, 2048)).why, Why::kOtherStructure);
   Key paged = key_of(8, 4096);
   paged.page_size = 64;

@@ -56,7 +56,7 @@ TEST(RuntimeChoice, AnswersBatchesThatWereNeverMeasured) {
   for (const Case& it :
        {Case{1, "exact", kPhasedPipeline, 0}, Case{8, "exact", kGatePipeline, 0},
         Case{3, "near", kPhasedPipeline, std::log2(4.0 / 3)},
-        Case{9, "near", kGatePipeline, std::log2(9.0 / 8)}, Case{4096, "base", kBasePipeline, 0}}) {
+        Case{9, "near", kGatePipeline, std::log2(9.0 / 8)}, Case{4096, "base", kBasePipeline, 9}}) {
     AttentionPlan plan;
     ASSERT_TRUE(plan.create(measured_problem(it.batch), kContext)) << muse_attention_last_error();
     const muse_attention_explanation how = explained(plan);
@@ -115,13 +115,25 @@ TEST(RuntimeChoice, ExplainsANeighbourAndABaseThatWasNotMeasured) {
   ASSERT_TRUE(plan.create(measured_problem(4096), kContext));
   const muse_attention_explanation how = explained(plan);
   EXPECT_STREQ(how.why,
-               "every measured shape of this structure is farther away than the table's limit, or "
-               "differs where that must not be");
+               "the nearest measured shape of this structure is 9.00 doublings away, the table's "
+               "limit is 1.60");
   EXPECT_TRUE(std::isnan(how.expected_us) && std::isnan(how.low_us) && std::isnan(how.high_us) &&
               std::isnan(how.base_us));
   EXPECT_STREQ(how.measured, "");
   EXPECT_STREQ(how.date, "");
   EXPECT_EQ(how.launches, 4);
+}
+
+TEST(RuntimeChoice, NamesTheSizesThatHadToBeMetExactly) {
+  muse_attention_problem problem = measured_problem(1);
+  problem.q_len = 3;
+  AttentionPlan plan;
+  ASSERT_TRUE(plan.create(problem, kContext));
+  const muse_attention_explanation how = explained(plan);
+  EXPECT_EQ(how.distance, 0);
+  EXPECT_STREQ(how.why,
+               "no measured shape of this structure has the q_len asked for, which the table's "
+               "rules want exactly");
 }
 
 // A table of another device is used by one documented rule, and never as if it were of this one.

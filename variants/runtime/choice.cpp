@@ -32,6 +32,25 @@ dispatch::Device dispatch_device(const DeviceClass& device, int compiler_version
           device.sm_count,      device.memory_bytes, device.driver_version, compiler_version};
 }
 
+/// `distance`: as in a Choice that is too far.
+std::string too_far_text(double distance, const dispatch::Rules& rules) {
+  if (distance > 0) {
+    return fmt::format(
+        "the nearest measured shape of this structure is {:.2f} doublings away, the table's limit "
+        "is {:.2f}",
+        distance, static_cast<double>(rules.limit) / static_cast<double>(dispatch::kDistanceOne));
+  }
+  std::string axes;
+  for (const auto& [name, axis] : {std::pair("q_len", rules.q_len), std::pair("batch", rules.batch),
+                                   std::pair("context", rules.context)}) {
+    if (axis.exact) axes += (axes.empty() ? "" : " and ") + std::string(name);
+  }
+  return fmt::format(
+      "no measured shape of this structure has the {} asked for, which the table's "
+      "rules want exactly",
+      axes);
+}
+
 /// Why a candidate does not run in a plan; empty where it does.
 std::string refusal(const Candidate& candidate, TargetKind kind, const Problem& problem,
                     const DeviceClass& device) {
@@ -200,8 +219,7 @@ std::string Catalogue::why_text(const dispatch::Choice& choice) const {
       return "no shape with these heads, head_dim, page size, window or none, RoPE or none, scales "
              "or none was measured";
     case Why::kTooFar:
-      return "every measured shape of this structure is farther away than the table's limit, or "
-             "differs where that must not be";
+      return too_far_text(choice.distance, *table_.rules);
     case Why::kInfeasible:
       return "no pipeline of the shapes within the table's limit runs here";
   }

@@ -107,7 +107,8 @@ struct Choice {
   Match match;
   Guard guard;
   Why why;
-  double distance;  ///< weighted sum of log2 ratios between the row and what was asked
+  double distance;  ///< weighted sum of log2 ratios between the row and what was asked; kTooFar: to
+                    ///< the nearest row, 0 where each differs on an axis that is to be exact
   const Row* row;   ///< the nearest; null for the base by default
   /// Time lost against the best, percent: as measured on the row, or weighted over the rows around;
   /// -1 where that is not known.
@@ -560,6 +561,19 @@ constexpr Choice by_distance(Search& search, const Scores& scores, const Group& 
   return base(Match::kBase, guard, Why::kInfeasible);
 }
 
+/// The base where the nearest row of a group is beyond the limit, with its distance.
+constexpr Choice too_far(const Table& table, Rules rules, const Key& key, Guard guard,
+                         const Group& group) noexcept {
+  rules.limit = kFar - 1;
+  Search search(table, rules, key, group);
+  Choice choice = base(Match::kBase, guard, Why::kTooFar);
+  if (search.next(group)) {
+    choice.distance =
+        static_cast<double>(search.nearest().distance) / static_cast<double>(kDistanceOne);
+  }
+  return choice;
+}
+
 /// For a key in range that no row has, or whose row is `refused`.
 template <class Feasible>
 constexpr Choice find_near(const Table& table, const Rules& rules, const Key& key,
@@ -567,7 +581,7 @@ constexpr Choice find_near(const Table& table, const Rules& rules, const Key& ke
   const Group* group = find_group(table, structure(key));
   if (group == nullptr) return base(Match::kBase, guard, Why::kOtherStructure);
   Search search(table, rules, key, *group);
-  if (!search.next(*group)) return base(Match::kBase, guard, Why::kTooFar);
+  if (!search.next(*group)) return too_far(table, rules, key, guard, *group);
   const Rank nearest = search.nearest();
   Scores scores(table, *group, search);
   while (scores.next()) {

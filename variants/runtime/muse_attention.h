@@ -58,14 +58,15 @@ typedef struct muse_attention_problem {
    scales 5.473 and 0.125, cache scales of 1; batch, q_len and max_pages 1. */
 MUSE_ATTENTION_API void muse_attention_problem_init(muse_attention_problem* problem);
 
-/* What a step reads and writes, in the device's memory (a CPU's table: in the host's). Of each token:
-   q and k heads are divided by their root mean square over D; with RoPE the pairs of neighbouring
-   dims (2j, 2j+1) are rotated by cos_sin[position][j] and cos_sin[position][D/2 + j]; q becomes
-   e4m3, k / k_scale and v / v_scale become e4m3 and are stored to row cache_loc of the caches (row r
-   lies in page r / page_size). A key is its bytes times k_scale, a value times v_scale; scores are
-   dot products times sm_scale * qk_scale_factor; a query attends to the request's keys up to itself,
-   `window` of them at most. Each head's output is divided by its root mean square and multiplied by
-   sigmoid(gate). page_table has the page of every attended key, those of the new tokens too. */
+/* What a step reads and writes, in the device's memory (a CPU's table: in the host's). Of each
+   token: q and k heads are divided by their root mean square over D; with RoPE the pairs of
+   neighbouring dims (2j, 2j+1) are rotated by cos_sin[position][j] and cos_sin[position][D/2 + j];
+   q becomes e4m3, k / k_scale and v / v_scale become e4m3 and are stored to row cache_loc of the
+   caches (row r lies in page r / page_size). A key is its bytes times k_scale, a value times
+   v_scale; scores are dot products times sm_scale * qk_scale_factor; a query attends to the
+   request's keys up to itself, `window` of them at most. Each head's output is divided by its root
+   mean square and multiplied by sigmoid(gate). page_table has the page of every attended key, those
+   of the new tokens too. */
 typedef struct muse_attention_buffers {
   size_t struct_bytes;          /* sizeof(muse_attention_buffers) */
   const void* qkv;              /* bf16 [T, (2*Hq + 2*Hkv) * D]: q, k, v, gate */
@@ -90,7 +91,7 @@ typedef struct muse_attention_explanation {
   const char* match;      /* exact, near, other device, base */
   const char* guard;      /* tuned, other driver, other compiler, near device, foreign */
   const char* why;        /* a sentence */
-  double distance;        /* between what was asked and what was measured, doublings */
+  double distance;        /* to the nearest shape that was measured, doublings; also of a base */
   double expected_us;     /* median as measured; NaN for a base that was not measured */
   double low_us, high_us; /* its 95 % interval; NaN likewise */
   double base_us;         /* the base on the same shape; NaN likewise */

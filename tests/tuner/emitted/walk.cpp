@@ -59,7 +59,7 @@ std::int64_t apart(const d::Axis& axis, std::int64_t a, std::int64_t b) {
   return std::int64_t{axis.weight} * std::abs(d::detail::log2_fixed(a) - d::detail::log2_fixed(b));
 }
 
-/// Negative where the row cannot be reached at all.
+/// Negative where they differ on an axis that is to be exact.
 std::int64_t distance(const d::Key& a, const d::Key& b, bool contexts) {
   const std::int64_t q_len = apart(d::kRules.q_len, a.q_len, b.q_len);
   const std::int64_t batch = apart(d::kRules.batch, a.batch, b.batch);
@@ -135,7 +135,8 @@ struct Walked {
   d::Why why = d::Why::kOtherStructure;
   int row = -1, pipeline = 0;
   double expected_loss_pct = -1;
-  std::uint64_t scored = 0;  ///< a bit for each pipeline that has an expected loss
+  std::uint64_t scored = 0;   ///< a bit for each pipeline that has an expected loss
+  std::int64_t nearest = -1;  ///< distance of any row of the structure, whatever the limit
 };
 
 /// The least expected loss of what was measured around.
@@ -181,6 +182,7 @@ Walked walk(const d::Table& table, d::Key key, d::Guard tier, std::uint64_t refu
     result.why = d::Why::kTooFar;
     if (exact < 0 && same(row.key, key)) exact = i;
     const std::int64_t far = distance(key, row.key, table.contexts);
+    if (far >= 0 && (result.nearest < 0 || far < result.nearest)) result.nearest = far;
     if (far < 0 || far > 2 * d::kRules.limit) continue;
     reached.push_back(
         {i, far,
@@ -240,6 +242,14 @@ struct Counts {
   long wrong = 0, by_match[5] = {}, infeasible = 0, other_pipeline = 0;
 };
 
+bool told_how_far(const d::Choice& got, const Walked& expected) {
+  if (got.why != d::Why::kTooFar) return got.row != nullptr || got.distance == 0;
+  const double wanted = expected.nearest < 0 ? 0
+                                             : static_cast<double>(expected.nearest) /
+                                                   static_cast<double>(d::kDistanceOne);
+  return got.distance >= wanted && got.distance <= wanted;
+}
+
 void ask(bool contexts, Counts& counts) {
   const d::Key key = some_key();
   const std::uint64_t refused = below(4) == 0 ? random_bits() | random_bits() : 0;
@@ -257,7 +267,7 @@ void ask(bool contexts, Counts& counts) {
   const bool right = got.match == expected.match && got.why == expected.why && got.row == row &&
                      got.guard == tier && static_cast<int>(got.pipeline) == expected.pipeline &&
                      got.expected_loss_pct == expected.expected_loss_pct &&
-                     d::info(got.pipeline).candidates > 0;
+                     d::info(got.pipeline).candidates > 0 && told_how_far(got, expected);
   for (int p = 0; p < kMostPipelines; ++p) {
     counts.wrong += (expected.scored >> p & 1) != 0 && asked[p] > 1 ? 1 : 0;
   }
