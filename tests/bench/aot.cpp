@@ -4,6 +4,7 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -66,6 +67,56 @@ muse_attention_buffers buffers_of(const Buffers& b) {
           .out = b.out};
 }
 
+/// Bytes that a step writes.
+struct Piece {
+  std::string buffer;  ///< BufferSpec name
+  int64_t offset, bytes;
+};
+
+/// `out`, and the step's rows of both caches.
+std::vector<Piece> written_by_a_step(const tuner::Arena& arena, const Problem& problem) {
+  std::vector<Piece> pieces{{"out", 0, arena.area("out").bytes}};
+  const std::vector<uint8_t> bytes = arena.download("cache_loc");
+  std::vector<int64_t> rows(bytes.size() / sizeof(int64_t));
+  std::memcpy(rows.data(), bytes.data(), rows.size() * sizeof(int64_t));
+  const int64_t row_bytes = problem.num_kv_heads * problem.head_dim;
+  for (const char* cache : {"k_cache", "v_cache"}) {
+    for (const int64_t row : rows) pieces.push_back({cache, row * row_bytes, row_bytes});
+  }
+  return pieces;
+}
+
+/// What `run` leaves in the pieces, which are poison before.
+template <class Run>
+std::vector<std::vector<uint8_t>> outputs(tuner::Backend& backend, const tuner::Arena& arena,
+                                          const std::vector<Piece>& pieces, const Run& run) {
+  for (const Piece& piece : pieces) {
+    auto* buffer = static_cast<uint8_t*>(arena.area(piece.buffer).address);
+    backend.fill(buffer + piece.offset, tuner::kPoisonByte, piece.bytes);
+  }
+  backend.synchronize();
+  run();
+  backend.synchronize();
+  std::vector<std::vector<uint8_t>> all;
+  for (const Piece& piece : pieces) {
+    all.emplace_back(static_cast<size_t>(piece.bytes));
+    arena.download(piece.buffer, piece.offset, all.back().data(), piece.bytes);
+  }
+  return all;
+}
+
+/// Throws where kernels compiled ahead give other bytes than the sweep's.
+void require_equal(const std::vector<Piece>& pieces, const std::vector<std::vector<uint8_t>>& jit,
+                   const std::vector<std::vector<uint8_t>>& ahead) {
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (jit[i] == ahead[i]) continue;
+    const auto at = std::mismatch(jit[i].begin(), jit[i].end(), ahead[i].begin()).first;
+    throw std::runtime_error("not what the sweep's kernels give: " + pieces[i].buffer +
+                             " differs at byte " +
+                             std::to_string(pieces[i].offset + (at - jit[i].begin())));
+  }
+}
+
 /// The time is that of the kernels compiled ahead; `jit_us` and `ratio` (ahead over JIT) beside it.
 void beside_jit(benchmark::State& state, const std::string& cache, size_t number) try {
   GraphTimer timer(cache);
@@ -85,6 +136,12 @@ void beside_jit(benchmark::State& state, const std::string& cache, size_t number
   const RunGraph ahead(plan,
                        buffers_of(timer.arena(shape).buffers({.kind = HandoffKind::kO}, false)),
                        workspace.as<void>(), stream);
+  const std::vector<Piece> pieces = written_by_a_step(timer.arena(shape), shape.problem);
+  require_equal(
+      pieces,
+      outputs(timer.backend(), timer.arena(shape), pieces, [&] { timer.run(chain, shape); }),
+      outputs(timer.backend(), timer.arena(shape), pieces,
+              [&] { aot::require(cudaGraphLaunch(ahead.get(), stream)); }));
   std::vector<double> ratios;
   double jit_us = 0;
   for (auto _ : state) {

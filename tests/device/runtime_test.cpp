@@ -135,6 +135,65 @@ TEST_F(RuntimeOnGpu, ACapturedStepGivesAtEveryLengthWhatASingleRunGives) {
   }
 }
 
+/// A plan by functions of muse_attention.h alone.
+class PlanByC {
+ public:
+  PlanByC(const Problem& of, int64_t context) {
+    const muse_attention_problem problem = fakes::problem_of(of);
+    require({muse_attention_plan_create(&problem, context, MUSE_ATTENTION_CURRENT_DEVICE, &plan_)});
+    workspace_ = Block(bytes());
+    require({muse_attention_workspace_init(plan_, workspace_.as<void>(), bytes(), nullptr)});
+    require(cudaDeviceSynchronize());
+  }
+  ~PlanByC() { muse_attention_plan_destroy(plan_); }
+  PlanByC(const PlanByC&) = delete;
+  PlanByC& operator=(const PlanByC&) = delete;
+  void run(const GpuStep& step, cudaStream_t stream) const {
+    const muse_attention_buffers buffers = step.buffers();
+    require({muse_attention_run(plan_, &buffers, workspace_.as<void>(), bytes(), stream)});
+  }
+
+ private:
+  size_t bytes() const { return muse_attention_workspace_bytes(plan_); }
+
+  muse_attention_plan* plan_ = nullptr;
+  Block workspace_;
+};
+
+/// All that a step writes.
+struct Written {
+  std::vector<uint16_t> out;
+  std::vector<uint8_t> k, v;
+  bool operator==(const Written&) const = default;
+};
+
+TEST_F(RuntimeOnGpu, CAndCppGiveTheSameBytesAtEveryLengthUnderCapture) {
+  constexpr int64_t kCapacity = 4096;
+  const Stream stream;
+  for (size_t i = 0; i < table().keys().size(); ++i) {
+    const reference::Step longest = step_of(shape_of(i, kCapacity), 1);
+    GpuStep data(longest);
+    const PlanOnGpu by_cpp(longest.problem, MUSE_ATTENTION_ANY_CONTEXT);
+    const PlanByC by_c(longest.problem, MUSE_ATTENTION_ANY_CONTEXT);
+    const Graph cpp_graph(stream.get(), [&] { by_cpp.run(data, by_cpp.workspace, stream.get()); });
+    const Graph c_graph(stream.get(), [&] { by_c.run(data, stream.get()); });
+    for (const int64_t context : {4096, 1, 700, 16, 17, 4000}) {
+      const reference::Step step = step_of(shape_of(i, context), static_cast<uint64_t>(context));
+      const auto written = [&](const auto& enqueue) {
+        data.replace(step);
+        enqueue();
+        require(cudaStreamSynchronize(stream.get()));
+        return Written{data.out(), data.rows(step, false), data.rows(step, true)};
+      };
+      const Written alone = written([&] { by_c.run(data, stream.get()); });
+      EXPECT_TRUE(alone == written([&] { c_graph.launch(stream.get()); }))
+          << "C, captured: " << table().keys()[i] << ", context " << context;
+      EXPECT_TRUE(alone == written([&] { cpp_graph.launch(stream.get()); }))
+          << "C++, captured: " << table().keys()[i] << ", context " << context;
+    }
+  }
+}
+
 TEST_F(RuntimeOnGpu, APlanMayBeMadeWhileAStreamIsCaptured) {
   const Stream stream;
   const reference::Step step = step_of(shape_of(3, 200), 1);
