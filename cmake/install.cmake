@@ -35,6 +35,8 @@ foreach(header IN LISTS headers)
   install(FILES ${CMAKE_SOURCE_DIR}/variants/${header}
     DESTINATION ${muse_root}/variants/${folder} COMPONENT runtime)
 endforeach()
+install(FILES ${CMAKE_SOURCE_DIR}/profiler/host_cache.h DESTINATION ${muse_root}/profiler
+  COMPONENT runtime)
 install(FILES ${build_variants} DESTINATION ${muse_root}/variants/runtime COMPONENT runtime)
 foreach(folder prepare attention combine gate fused device)
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/variants/${folder} DESTINATION ${muse_root}/variants
@@ -46,6 +48,7 @@ install(DIRECTORY ${CMAKE_SOURCE_DIR}/variants/device DESTINATION ${muse_root}/v
 install(FILES ${consumer}/table.cpp ${consumer}/selfcheck.cpp ${consumer}/selfcheck_machine.h
   ${consumer}/selfcheck_report.h ${consumer}/selfcheck_report.cpp ${consumer}/selfcheck_host.cpp
   ${consumer}/selfcheck_cuda.cu ${consumer}/muse_attention.map
+  ${CMAKE_SOURCE_DIR}/profiler/host_cache.cpp
   DESTINATION ${muse_share} COMPONENT runtime)
 install(FILES ${CMAKE_SOURCE_DIR}/variants/runtime/python/muse_attention.py
   DESTINATION ${muse_share}/python COMPONENT runtime OPTIONAL)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Evicts the caller's ranges line by line, or reads a big buffer on every CPU where it cannot.
+// C++20 alone: muse_selfcheck is built of it, too.
 #include "profiler/host_cache.h"
 
-#include <fmt/format.h>
 #include <pthread.h>
 #include <sched.h>
 
@@ -104,8 +104,8 @@ void HostCache::read_all() const {
 
 std::string HostCache::recipe(int64_t last_level_bytes) {
   if (can_evict()) return "evict every buffer (clflushopt)";
-  return fmt::format("read {} bytes, a slice of at least {} on every CPU",
-                     flush_bytes(last_level_bytes), kLeastPerCpuBytes);
+  return "read " + std::to_string(flush_bytes(last_level_bytes)) + " bytes, a slice of at least " +
+         std::to_string(kLeastPerCpuBytes) + " on every CPU";
 }
 
 }  // namespace muse::profiler

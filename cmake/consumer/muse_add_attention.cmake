@@ -153,6 +153,7 @@ function(muse_add_selfcheck target)
     set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES 80-virtual CUDA_STANDARD 17
       CUDA_STANDARD_REQUIRED ON)
   else()
-    target_sources(${target} PRIVATE ${muse_tune_SHARE}/selfcheck_host.cpp)
+    target_sources(${target} PRIVATE ${muse_tune_SHARE}/selfcheck_host.cpp
+      ${muse_tune_SHARE}/host_cache.cpp)
   endif()
 endfunction()

@@ -106,6 +106,9 @@ struct Graph {
 void choose_device(int device) { check(cudaSetDevice(device), "cudaSetDevice"); }
 
 const char* clock_name() { return "CUDA events around a captured graph, the L2 flushed before"; }
+const char* comparison() {
+  return "These are two clocks: compare them in order of magnitude only.";
+}
 
 Memory::Memory(std::size_t bytes) : data_(nullptr) {
   check(cudaMalloc(&data_, std::max<std::size_t>(bytes, 1)), "cudaMalloc");

@@ -18,6 +18,8 @@ using Run = std::function<void(CUstream_st*)>;
 void choose_device(int device);
 /// For reports: how times are taken.
 const char* clock_name();
+/// How far such a time may be held against that of a sweep in regime cold: a sentence.
+const char* comparison();
 
 /// Memory of the target, aligned to 256 bytes.
 class Memory {
