@@ -20,14 +20,15 @@ std::atomic<int64_t> allocations{0};
 
 }  // namespace
 
-// Counted in the whole program, so that none in a lookup goes unseen.
-void* operator new(size_t bytes) {
+// Counted in the whole program, so that none in a lookup goes unseen. Not inlined: g++ would warn
+// of memory that is freed otherwise than it was made.
+[[gnu::noinline]] void* operator new(size_t bytes) {
   allocations.fetch_add(1, std::memory_order_relaxed);
   if (void* memory = std::malloc(bytes > 0 ? bytes : 1)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace muse::bench {
 namespace {

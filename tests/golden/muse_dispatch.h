@@ -2,12 +2,12 @@
 // Generated: which pipeline of kernels serves which shape, with the evidence. Do not edit.
 // C++17, no allocation, no dependency.
 #ifdef MUSE_DISPATCH_H_
-#ifndef MUSE_DISPATCH_TABLE_7f53dce82061cc9c27e94b3d5559467a
+#ifndef MUSE_DISPATCH_TABLE_af956d956e6bdb219334f8673950feab
 #error "two dispatch tables meet in one unit: include the one that belongs to this build"
 #endif
 #else
 #define MUSE_DISPATCH_H_
-#define MUSE_DISPATCH_TABLE_7f53dce82061cc9c27e94b3d5559467a
+#define MUSE_DISPATCH_TABLE_af956d956e6bdb219334f8673950feab
 
 #if defined(MUSE_DISPATCH_FORMAT) && MUSE_DISPATCH_FORMAT != 3
 #error "dispatch tables are read in another format in this unit: emit again with the muse-tune of this build"
@@ -119,7 +119,8 @@ struct Choice {
   Match match;
   Guard guard;
   Why why;
-  double distance;  ///< weighted sum of log2 ratios between the row and what was asked
+  double distance;  ///< weighted sum of log2 ratios between the row and what was asked; kTooFar: to
+                    ///< the nearest row, 0 where each differs on an axis that is to be exact
   const Row* row;   ///< the nearest; null for the base by default
   /// Time lost against the best, percent: as measured on the row, or weighted over the rows around;
   /// -1 where that is not known.
@@ -572,6 +573,19 @@ constexpr Choice by_distance(Search& search, const Scores& scores, const Group& 
   return base(Match::kBase, guard, Why::kInfeasible);
 }
 
+/// The base where the nearest row of a group is beyond the limit, with its distance.
+constexpr Choice too_far(const Table& table, Rules rules, const Key& key, Guard guard,
+                         const Group& group) noexcept {
+  rules.limit = kFar - 1;
+  Search search(table, rules, key, group);
+  Choice choice = base(Match::kBase, guard, Why::kTooFar);
+  if (search.next(group)) {
+    choice.distance =
+        static_cast<double>(search.nearest().distance) / static_cast<double>(kDistanceOne);
+  }
+  return choice;
+}
+
 /// For a key in range that no row has, or whose row is `refused`.
 template <class Feasible>
 constexpr Choice find_near(const Table& table, const Rules& rules, const Key& key,
@@ -579,7 +593,7 @@ constexpr Choice find_near(const Table& table, const Rules& rules, const Key& ke
   const Group* group = find_group(table, structure(key));
   if (group == nullptr) return base(Match::kBase, guard, Why::kOtherStructure);
   Search search(table, rules, key, *group);
-  if (!search.next(*group)) return base(Match::kBase, guard, Why::kTooFar);
+  if (!search.next(*group)) return too_far(table, rules, key, guard, *group);
   const Rank nearest = search.nearest();
   Scores scores(table, *group, search);
   while (scores.next()) {
