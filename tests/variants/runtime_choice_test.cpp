@@ -136,6 +136,33 @@ TEST(RuntimeChoice, NamesTheSizesThatHadToBeMetExactly) {
                "rules want exactly");
 }
 
+/// Measured: batch 2, where kGatePipeline won, and 8, where kPhasedPipeline did; the base loses a
+/// tenth and a fifth.
+TEST(RuntimeChoice, ExplainsWhatIsExpectedToBeLostBetweenMeasuredShapes) {
+  SmallTable table;
+  std::vector<dispatch::Row> rows(2, table.linked.contexts->rows[0]);
+  rows[0].key.batch = 2;
+  rows[0].pipeline = dispatch::Pipeline{2};
+  rows[1].key.batch = 8;
+  rows[1].pipeline = dispatch::Pipeline{1};
+  const tuner::DispatchIndex index = tuner::index_rows(
+      rows, true, {{{0, 1000}, {1, 9000}, {2, 0}}, {{0, 2000}, {1, 0}, {2, 9000}}});
+  const dispatch::Table between = index.table();
+  table.linked.contexts = &between;
+  Catalogue catalogue(table.linked);
+  const Here& here = **catalogue.here(MUSE_ATTENTION_CURRENT_DEVICE);
+  const auto choose = [&](int64_t batch) {
+    return *catalogue.choose({.batch = batch, .page_size = 16, .max_context = 4096}, kContext,
+                             here);
+  };
+  const Chosen four = choose(4);
+  EXPECT_EQ(key(*four.chain), kBasePipeline);
+  EXPECT_EQ(four.choice.match, dispatch::Match::kNear);
+  EXPECT_EQ(catalogue.why_text(four.choice),
+            "the nearest measured shape is 1.00 doublings away; by the measured shapes around, "
+            "this pipeline is expected to lose about 15.0 % against the best");
+}
+
 // A table of another device is used by one documented rule, and never as if it were of this one.
 TEST(RuntimeChoice, NeverTakesTheTableOfAnotherDeviceForItsOwn) {
   const auto choice_of = [](const SmallTable& table) {

@@ -285,8 +285,8 @@ void tell(const Options& options, const db::RunRow& run, const Written& written,
                   run.id, table.regime, table.rows.size(), table.captured.size(), pipelines));
   if (between > 0) {
     say(
-        fmt::format("{} of the pipelines won on no shape: they are there for shapes between the "
-                    "rows, where nothing else comes within {} % of them",
+        fmt::format("{} of the pipelines won on no shape: they answer between the rows, where each "
+                    "is expected to save more than {} %",
                     between, kWorthAKernelPct));
   }
   say(

@@ -76,6 +76,14 @@ std::string refusal(const Candidate& candidate, TargetKind kind, const Problem& 
   return {};
 }
 
+/// Of a row whose own pipeline was refused.
+std::string second_text(const dispatch::Choice& choice) {
+  constexpr const char* kRefused = "this shape was measured; what won there does not run here";
+  if (choice.expected_loss_pct < 0) return kRefused;
+  return fmt::format("{}, and this pipeline is expected to lose about {:.1f} % against it",
+                     kRefused, choice.expected_loss_pct);
+}
+
 std::string near_text(const dispatch::Choice& choice) {
   if (choice.expected_loss_pct < 0) {
     return fmt::format(
@@ -83,8 +91,8 @@ std::string near_text(const dispatch::Choice& choice) {
         choice.distance);
   }
   return fmt::format(
-      "the nearest measured shape is {:.2f} doublings away; by those around, this pipeline is "
-      "expected to lose about {:.1f} % against the best",
+      "the nearest measured shape is {:.2f} doublings away; by the measured shapes around, this "
+      "pipeline is expected to lose about {:.1f} % against the best",
       choice.distance, choice.expected_loss_pct);
 }
 
@@ -201,6 +209,7 @@ std::string Catalogue::why_text(const dispatch::Choice& choice) const {
   switch (choice.why) {
     case Why::kMeasured:
       if (choice.match == Match::kExact) {
+        if (choice.pipeline != choice.row->pipeline) return second_text(choice);
         return choice.row->key.context == 0
                    ? "the choice for every context of these sizes; the time "
                      "is that of the one where most is lost"

@@ -92,7 +92,7 @@ typedef struct muse_attention_explanation {
   const char* guard;      /* tuned, other driver, other compiler, near device, foreign */
   const char* why;        /* a sentence */
   double distance;        /* to the nearest shape that was measured, doublings; also of a base */
-  double expected_us;     /* median as measured; NaN for a base that was not measured */
+  double expected_us;     /* median of what won on the measured shape; NaN for a base by default */
   double low_us, high_us; /* its 95 % interval; NaN likewise */
   double base_us;         /* the base on the same shape; NaN likewise */
   const char* measured;   /* the shape that was measured; "" likewise */
