@@ -159,8 +159,16 @@ TEST_F(Check, RefusesTablesOfOtherDevicesAndOfOtherVariants) {
     d["device"]["compiler_version"] = 13000;
   });
   expect_refused(check(gpu, {"--target", "host"}), 7, "the table is for a GPU");
-  expect_refused(check(edited("variant", [](json& d) { d["base"] = "attention/splitkv"; })), 7,
-                 "this binary does not have");
+  const std::string variant = edited("variant", [](json& d) {
+    const std::string base = d["base"];
+    d["base"] = d["pipelines"][0] = "attention/splitkv";
+    for (const char* rows : {"entries", "captured"}) {
+      for (json& row : d[rows]) {
+        if (row["pipeline"] == base) row["pipeline"] = "attention/splitkv";
+      }
+    }
+  });
+  expect_refused(check(variant), 7, "this binary does not have");
 }
 
 TEST_F(Check, SaysWhereItsSourcesAreOthersThanThoseMeasured) {

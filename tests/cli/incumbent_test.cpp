@@ -60,8 +60,13 @@ class IncumbentFolder : public ::testing::Test {
     std::string pipeline = document.at("base");
     pipeline.replace(pipeline.find("gate/scalar"), std::string::npos, gate);
     for (const char* rows : {"entries", "captured"}) {
-      for (json& row : document.at(rows)) row["pipeline"] = pipeline;
+      for (json& row : document.at(rows)) {
+        row["pipeline"] = pipeline;
+        row["losses_pct"] = json::object();
+      }
     }
+    document["pipelines"] = {document.at("base"), pipeline};
+    document["generalists"] = json::array();
     fakes::write_file(*folder_ / name / "muse_dispatch.json", document.dump());
   }
   static size_t count(const std::string& text, const std::string& part) {

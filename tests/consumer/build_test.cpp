@@ -179,14 +179,15 @@ TEST_F(Consumer, ASelfcheckFailsWhereARowIsNotAnsweredByItsOwnPipeline) {
   const CommandResult checked = fakes::run_command({program, "--repeat", "0", "--json"});
   EXPECT_EQ(checked.exit_code, 4) << checked.err;
   const json document = json::parse(checked.out);
-  EXPECT_EQ(document["wrong"], 0) << "the base serves them";
-  EXPECT_EQ(document["right"], 1) << "the shape for the base";
+  EXPECT_EQ(document["wrong"], 0) << "others serve them";
+  EXPECT_GE(document["right"], 1) << "the shape for the base, shapes between the rows";
   EXPECT_GE(document["other_pipeline"], 4);
   EXPECT_EQ(document["missed"].size(), 1u) << document["missed"];
   const CommandResult told = fakes::run_command({program, "--repeat", "0"});
   EXPECT_EQ(told.exit_code, 4);
-  EXPECT_NE(told.out.find("no pipeline of the shapes within the table's limit runs here"),
-            std::string::npos)
+  EXPECT_NE(
+      told.out.find("what won there does not run here, and this pipeline is expected to lose"),
+      std::string::npos)
       << told.out;
   EXPECT_NE(told.out.find("the caches flushed before as in a sweep.\nIn a sweep other candidates"),
             std::string::npos)
