@@ -15,7 +15,7 @@ constexpr const PipelineInfo& info(Pipeline pipeline) noexcept {
 constexpr Guard guard(const Device& here) noexcept { return guard(kDevice, here); }
 
 /// The pipeline for a key whose context is known. `feasible(Pipeline) noexcept -> bool` may refuse
-/// one: then the next best row is taken, in the end the base.
+/// one: then the next best is taken, in the end the base.
 template <class Feasible = Anything>
 constexpr Choice lookup(const Key& key, Guard tier, const Feasible& feasible = {}) noexcept {
   return find(kTable, kRules, key, tier, feasible);

@@ -102,7 +102,7 @@ TEST(CheckOrder, FollowsFromTheSeedAndNotFromTheOrderOfTheRows) {
 }
 
 TEST(CheckRivals, AreThePicksTheBaseAndThoseOfTheNearestRows) {
-  const DispatchTable table =
+  DispatchTable table =
       table_of({row(shape(1, 64), "a", 10), row(shape(2, 64), "b", 10), row(shape(64, 64), "c", 10),
                 row(shape(1, 64, 16), "d", 10)});
   using Names = std::vector<std::string>;
@@ -110,6 +110,10 @@ TEST(CheckRivals, AreThePicksTheBaseAndThoseOfTheNearestRows) {
   EXPECT_EQ(check_rivals(table, shape(1, 64), {"a"}, 9), (Names{"a", table.base, "b", "c", "d"}));
   EXPECT_EQ(check_rivals(table, shape(1, 64), {"a"}, 1), (Names{"a", table.base})) << "at least";
   EXPECT_EQ(check_rivals(table, shape(1, 64, 16), {"d"}, 3), (Names{"d", table.base, "a"}));
+  table.rows[0].losses = {{"a", 0}, {"between", 100}};
+  EXPECT_EQ(check_rivals(table, shape(1, 64), {"a"}, 9),
+            (Names{"a", table.base, "b", "c", "d", "between"}))
+      << "what no row has chosen comes last";
 }
 
 // --- whole checks ------------------------------------------------------------------------------

@@ -543,8 +543,8 @@ constexpr Choice found(const Row& row, Pipeline pipeline, const Key& key, Guard 
           expected_loss_pct};
 }
 
-/// Behind every scored choice, which the caller has refused, as `refused`: the pipeline of the
-/// nearest row that the caller accepts.
+/// Once the caller has refused every scored choice, and `refused`: the pipeline of the nearest row
+/// that it accepts.
 template <class Feasible>
 constexpr Choice by_distance(Search& search, const Scores& scores, const Group& group,
                              const Row* refused, Guard guard, const Feasible& feasible) noexcept {
