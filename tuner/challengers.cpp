@@ -10,13 +10,15 @@ namespace {
 
 /// How far behind the winner a pipeline may be that is tried elsewhere, and how many there are.
 constexpr double kCloseBy = 1.03;
-constexpr size_t kMostClose = 4;
+constexpr size_t kMostClose = 6;
 
-std::string attention(const Chain& chain) {
-  const auto found = std::find_if(chain.begin(), chain.end(), [](const Candidate& candidate) {
-    return candidate.span().covers(Stage::kAttention);
-  });
-  return found == chain.end() ? "" : key(*found);
+/// All but its prepare, which makes little difference between shapes.
+std::string after_prepare(const Chain& chain) {
+  std::string text;
+  for (const Candidate& candidate : chain) {
+    if (candidate.span().last != Stage::kPrepare) text += key(candidate) + '\n';
+  }
+  return text;
 }
 
 std::string answer(const Incumbent& incumbent, const std::vector<DispatchRow>& rows,
@@ -40,9 +42,9 @@ Siblings::Kind Siblings::kind(const Shape& shape, profiler::Regime regime) {
 
 std::vector<Chain> worth_trying_elsewhere(const Settled& settled) {
   std::vector<Chain> chains;
-  std::set<std::string> attentions;
+  std::set<std::string> known;
   const auto add = [&](const Chain& chain) {
-    if (attentions.insert(attention(chain)).second) chains.push_back(chain);
+    if (known.insert(after_prepare(chain)).second) chains.push_back(chain);
   };
   for (const Settled::Ranked& one : settled.best) {
     if (key(one.chain) == settled.winner.chain) add(one.chain);

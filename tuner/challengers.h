@@ -15,8 +15,8 @@
 
 namespace muse::tuner {
 
-/// What won, and what may do better between shapes: of each attention the fastest pipeline, the
-/// fastest four of those within 3 % of the winner.
+/// What won, and what may do better between shapes: the fastest six pipelines within 3 % of the
+/// winner, of those that differ in their prepare alone the fastest.
 std::vector<Chain> worth_trying_elsewhere(const Settled& settled);
 
 /// The pipelines that are worth trying elsewhere, by what makes shapes siblings: the structure that

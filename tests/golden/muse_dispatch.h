@@ -2,12 +2,12 @@
 // Generated: which pipeline of kernels serves which shape, with the evidence. Do not edit.
 // C++17, no allocation, no dependency.
 #ifdef MUSE_DISPATCH_H_
-#ifndef MUSE_DISPATCH_TABLE_af956d956e6bdb219334f8673950feab
+#ifndef MUSE_DISPATCH_TABLE_36eccc509c8a17a2fd65eff360b33bd3
 #error "two dispatch tables meet in one unit: include the one that belongs to this build"
 #endif
 #else
 #define MUSE_DISPATCH_H_
-#define MUSE_DISPATCH_TABLE_af956d956e6bdb219334f8673950feab
+#define MUSE_DISPATCH_TABLE_36eccc509c8a17a2fd65eff360b33bd3
 
 #if defined(MUSE_DISPATCH_FORMAT) && MUSE_DISPATCH_FORMAT != 3
 #error "dispatch tables are read in another format in this unit: emit again with the muse-tune of this build"
@@ -555,8 +555,8 @@ constexpr Choice found(const Row& row, Pipeline pipeline, const Key& key, Guard 
           expected_loss_pct};
 }
 
-/// Behind every scored choice, which the caller has refused, as `refused`: the pipeline of the
-/// nearest row that the caller accepts.
+/// Once the caller has refused every scored choice, and `refused`: the pipeline of the nearest row
+/// that it accepts.
 template <class Feasible>
 constexpr Choice by_distance(Search& search, const Scores& scores, const Group& group,
                              const Row* refused, Guard guard, const Feasible& feasible) noexcept {
@@ -822,7 +822,7 @@ constexpr const PipelineInfo& info(Pipeline pipeline) noexcept {
 constexpr Guard guard(const Device& here) noexcept { return guard(kDevice, here); }
 
 /// The pipeline for a key whose context is known. `feasible(Pipeline) noexcept -> bool` may refuse
-/// one: then the next best row is taken, in the end the base.
+/// one: then the next best is taken, in the end the base.
 template <class Feasible = Anything>
 constexpr Choice lookup(const Key& key, Guard tier, const Feasible& feasible = {}) noexcept {
   return find(kTable, kRules, key, tier, feasible);
