@@ -31,6 +31,7 @@ const std::vector<Step> kSteps = {
     {"fused/one_launch:cluster=8,depth=1,heads_per_cta=1,splits=64,ticket=1,warps=4,"
      "warps_per_sm=12",
      2, false},
+    {"fused/one_launch:cluster=1,depth=2,fill=1,splits=64,ticket=1,warps_per_sm=8", 2, false},
     {"prepare/warp:early=1,tokens=4,warps=5 + attention/register_direct:cluster=1,depth=2,gate=1,"
      "splits=4,ticket=1,tokens=16,warps=4",
      2, true},
@@ -40,6 +41,8 @@ const std::vector<Step> kSteps = {
     {"prepare/fused + attention/register_dealt + combine/dealt", 2, true},
     {"prepare/fused + attention/swapped", 2, true},
     {"prepare/fused + attention/async_ring + combine/gated", 8, true},
+    {"prepare/fused + attention/async_ring:fill=2,partial_bf16=1,splits=64 + combine/dealt", 8,
+     true},
     {"prepare/fused + attention/mma + combine/separate + gate/separate", 8, true}};
 
 Shape shape_of(int64_t q_len, int64_t page_size, int64_t window, int64_t capacity,
