@@ -43,7 +43,7 @@ Support supports(const Problem& problem, const Configuration& configuration,
 /// CTAs that the chip holds at once: ctas_per_sm() of one_launch.cuh.
 int64_t ctas_on_chip(const Problem& problem, const Configuration& configuration,
                      const DeviceClass& device) {
-  const int64_t most = problem.q_len == 1 ? 16 : 8;
+  const int64_t most = problem.q_len > 1 ? 8 : device.cc < 90 ? 12 : 16;
   const int64_t warps = std::min(most, value(configuration, "warps_per_sm"));
   return device.sm_count * std::max<int64_t>(1, warps / value(configuration, "warps"));
 }
