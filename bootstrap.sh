@@ -16,7 +16,7 @@ case "$mode" in
   -h | --help | help) usage; exit 0 ;;
   *) usage >&2; printf "bootstrap: error: unknown mode '%s'\n" "$mode" >&2; exit 2 ;;
 esac
-[ $# -le 1 ] || { usage >&2; exit 2; }
+[ $# -le 1 ] || { usage >&2; printf "bootstrap: error: one mode at most, not '%s'\n" "$*" >&2; exit 2; }
 
 packages=(g++ cmake ninja-build git nlohmann-json3-dev libcli11-dev libfmt-dev libxxhash-dev
   libexpected-dev libyaml-cpp-dev libsqlite3-dev)

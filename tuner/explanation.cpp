@@ -317,8 +317,9 @@ class Explainer {
     std::string text = fmt::format("chosen: {}", rule_text(row.rule));
     if (row.trial_id == row.base_trial_id) return text;
     if (group_.gain_pct) {
+      // Where the base's own times scatter, the interval may end beyond all of its median.
       text += fmt::format("; gains {:.1f} to {:.1f} % over the base", group_.gain_pct->low,
-                          group_.gain_pct->high);
+                          std::min(group_.gain_pct->high, 100.0));
     } else if (row.base_median_ns > 0) {
       text += fmt::format("; {:.1f} % less than the base by medians",
                           100 * (1 - row.median_ns / row.base_median_ns));

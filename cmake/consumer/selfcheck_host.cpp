@@ -55,7 +55,7 @@ void choose_device(int) {}
 const char* clock_name() { return "steady clock, the caches flushed before as in a sweep"; }
 const char* comparison() {
   return "In a sweep other candidates run between two samples of one, here nothing does: a few us "
-         "less here are no gain.";
+         "less here are no gain. Where something else runs on this machine, more are no loss.";
 }
 
 // Pages as in a sweep: a large block lies in huge ones.

@@ -168,6 +168,14 @@ TEST_F(Sweep, AStageAloneIsFedByTheBaseAndWhatIsWrittenOfItWarns) {
     EXPECT_NE(written.err.find("run 1 looked at a part only"), std::string::npos) << written.err;
   }
   EXPECT_TRUE(std::filesystem::exists(folder_ / "report.html"));
+  const std::string header = read_file(folder_ / "muse_dispatch" / "muse_dispatch.h");
+  const CommandResult again = fakes::run_command({MUSE_TUNE, "emit", "--db", "a.db"}, options());
+  EXPECT_EQ(again.exit_code, 2) << "a table is there, and this run is merely the last one";
+  EXPECT_NE(again.err.find("--run 1 replaces it all the same"), std::string::npos) << again.err;
+  EXPECT_EQ(read_file(folder_ / "muse_dispatch" / "muse_dispatch.h"), header);
+  const CommandResult named =
+      fakes::run_command({MUSE_TUNE, "emit", "--db", "a.db", "--run", "1"}, options());
+  EXPECT_EQ(named.exit_code, 0) << named.err;
   ASSERT_EQ(sweep("small.yaml", "a.db").exit_code, 0);
   const CommandResult whole = fakes::run_command({MUSE_TUNE, "report", "--db", "a.db"}, options());
   EXPECT_EQ(whole.err.find("looked at a part only"), std::string::npos) << whole.err;

@@ -113,6 +113,8 @@ db::RunRow find_run(const db::Store& store, int64_t number, const std::string& f
 
 /// Says so where filters kept the run from looking at all of its config.
 void warn_of_part(const db::RunRow& run);
+/// Whether filters left out stages, variants or shapes.
+bool is_part(const db::RunRow& run);
 
 /// Makes the folder of an output where its own folder is there. One that cannot be made is what the
 /// error of the first file in it is about.

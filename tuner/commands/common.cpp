@@ -2,6 +2,8 @@
 // What commands share: config, selection, database, values, JSON.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
@@ -76,15 +78,19 @@ db::RunRow find_run(const db::Store& store, int64_t number, const std::string& f
                   : fmt::format("{}: no run {}; `muse-tune status` lists them", file, number));
 }
 
+bool is_part(const db::RunRow& run) {
+  constexpr std::array kFilters{" --stage ", " --variant ", " --shape "};
+  return std::any_of(kFilters.begin(), kFilters.end(), [&](const char* filter) {
+    return run.command.find(filter) != std::string::npos;
+  });
+}
+
 void warn_of_part(const db::RunRow& run) {
-  for (const char* filter : {" --stage ", " --variant ", " --shape "}) {
-    if (run.command.find(filter) == std::string::npos) continue;
-    say(
-        fmt::format("warning: run {} looked at a part only ({}); --run N takes another one, "
-                    "`muse-tune status` lists them",
-                    run.id, printable(run.command)));
-    return;
-  }
+  if (!is_part(run)) return;
+  say(
+      fmt::format("warning: run {} looked at a part only ({}); --run N takes another one, "
+                  "`muse-tune status` lists them",
+                  run.id, printable(run.command)));
 }
 
 void make_folder(const std::filesystem::path& folder) {

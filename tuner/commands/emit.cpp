@@ -219,6 +219,20 @@ void refuse_what_others_wrote(const Options& options) {
   }
 }
 
+/// Throws where a table would be replaced by that of a run which merely happens to be the last.
+void refuse_a_part(const Options& options, const db::RunRow& run) {
+  if (options.run != 0 || !is_part(run) || !std::filesystem::exists(Written(options.out).json)) {
+    return;
+  }
+  throw CommandError(
+      ExitCode::kUsage,
+      fmt::format(
+          "run {} looked at a part only ({}), and {} holds a table: --run {} replaces it all "
+          "the same, --run N takes another run (`muse-tune status` lists them), --out "
+          "another folder; no file was touched",
+          run.id, printable(run.command), printable(options.out), run.id));
+}
+
 Written write(const Options& options, const DispatchTable& table,
               const std::vector<Chain>& chains) {
   const std::string text = dispatch_header(table);
@@ -314,6 +328,7 @@ ExitCode run(const Options& options) {
   db::Store store =
       db::Store::open(options.database, recorded ? db::Open::kWrite : db::Open::kRead);
   const db::RunRow chosen = find_run(store, options.run, options.database);
+  refuse_a_part(options, chosen);
   const Spec spec = spec_of(chosen);
   const std::string regime =
       options.regime.empty() ? std::string(profiler::name(spec.dispatch.regime)) : options.regime;

@@ -59,9 +59,9 @@ typedef struct muse_attention_problem {
 MUSE_ATTENTION_API void muse_attention_problem_init(muse_attention_problem* problem);
 
 /* What a step reads and writes, in the device's memory (a CPU's table: in the host's). Of each
-   token: q and k heads are divided by their root mean square over D; with RoPE the pairs of
-   neighbouring dims (2j, 2j+1) are rotated by cos_sin[position][j] and cos_sin[position][D/2 + j];
-   q becomes e4m3, k / k_scale and v / v_scale become e4m3 and are stored to row cache_loc of the
+   token: q and k heads are divided by their root mean square over D (the root of the mean square +
+   1e-5) and rounded to bf16; with RoPE the pairs of neighbouring dims (2j, 2j+1) are rotated by
+   cos_sin[position][j] and cos_sin[position][D/2 + j], and rounded again; q becomes e4m3, k / k_scale and v / v_scale become e4m3 and are stored to row cache_loc of the
    caches (row r lies in page r / page_size). A key is its bytes times k_scale, a value times
    v_scale; scores are dot products times sm_scale * qk_scale_factor; a query attends to the
    request's keys up to itself, `window` of them at most. Each head's output is divided by its root

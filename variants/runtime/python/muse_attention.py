@@ -2,7 +2,7 @@
 """Decode attention by an emitted dispatch table, for PyTorch: the C interface through ctypes.
 
     import muse_attention
-    library = muse_attention.Library("muse_dispatch/build/libmuse_attention.so")
+    library = muse_attention.Library("b/libmuse_attention.so")
     out = library.attention_decode(qkv, positions, cache_loc, seq_lens, page_table, k, v)
 
 PyTorch is imported where a tensor is at hand, not here: Library and Plan work without it, on
@@ -312,8 +312,7 @@ class Library:
         Raises TypeError or ValueError for tensors that do not fit, AttentionError for what the
         library refuses. The tensors have to live until the step has run, as with any kernel.
         """
-        import torch
-
+        torch = _torch()
         given = {
             "qkv": qkv,
             "positions": positions,
@@ -356,8 +355,7 @@ class Library:
     def prepare(self, qkv, *arguments, stream=None, **options):
         """Plan and workspace that a graph captured on the stream (default: the current one) will
         use, for the arguments of an attention_decode(). Runs nothing."""
-        import torch
-
+        torch = _torch()
         names = ("positions", "cache_loc", "seq_lens", "page_table", "k_cache", "v_cache")
         given = dict(zip(names, arguments), qkv=qkv)
         for name in ("cos_sin", "k_scale", "v_scale", "cache_seqlens", "cu_seqlens_q", "out"):
@@ -520,6 +518,17 @@ def _fields(problem):
 
 def _ordinal(device):
     return device.index if device.type == "cuda" else CURRENT_DEVICE
+
+
+def _torch():
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError(
+            "attention_decode() and prepare() take PyTorch's tensors, and torch cannot be imported: "
+            "install it, or use Library.plan() with addresses"
+        ) from error
+    return torch
 
 
 def _ones(torch, device):
