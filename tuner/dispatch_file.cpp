@@ -319,6 +319,8 @@ tl::expected<DispatchFile, std::string> parse_dispatch_json(std::string_view tex
   } catch (const json::parse_error& error) {
     return tl::unexpected(
         fmt::format("no JSON at byte {}: the file is damaged, emit it again", error.byte));
+  } catch (const json::exception&) {  // what() names places in the library
+    return tl::unexpected<std::string>("a number is larger than any: emit it again");
   }
   std::string error;
   DispatchFile file = read_document(Node(document, "", error));

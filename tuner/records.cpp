@@ -37,14 +37,17 @@ const std::string& executable_hash() {
   return hash;
 }
 
-// Field 22 of /proc/PID/stat: tells a process from a later one with the same id.
+// Field 22 of /proc/PID/stat: tells a process from a later one with the same id. Empty where there
+// is none, or one that has ended and is merely not waited for yet.
 std::string process_start(int64_t pid) {
   const std::string stat = read_file(fmt::format("/proc/{}/stat", pid));
   const size_t paren = stat.rfind(')');
   if (paren == std::string::npos) return {};
   std::istringstream fields(stat.substr(paren + 1));
   std::string field;
-  for (int i = 3; i <= 22; ++i) fields >> field;
+  fields >> field;  // the third: its state
+  if (field == "Z" || field == "X") return {};
+  for (int i = 4; i <= 22; ++i) fields >> field;
   return field;
 }
 

@@ -83,6 +83,15 @@ TEST(DispatchFile, NamesThePlaceOfWhatIsWrong) {
   }
 }
 
+TEST(DispatchFile, ANumberBeyondAllIsNoNumber) {
+  std::string text = golden();
+  const std::string before = "\"max_distance\": ";
+  text.insert(text.find(before) + before.size(), "1e999");
+  const auto file = parse_dispatch_json(text);
+  ASSERT_FALSE(file);
+  EXPECT_NE(file.error().find("larger than any"), std::string::npos) << file.error();
+}
+
 TEST(DispatchFile, SaysThatADamagedFileIsDamaged) {
   const std::string text = golden();
   for (const size_t length : {size_t{0}, text.size() / 2, text.size() - 3}) {

@@ -248,6 +248,12 @@ TEST(CudaVariants, FillTheChipByTheCtasThatTheirLaunchBoundsAllow) {
   EXPECT_EQ(splits("attention/mma", 4, 8, clusters), 32);
   EXPECT_EQ(splits("attention/mma", 4, 2, clusters), 64);  // fewer rows, twice the CTAs
   const Configuration direct{{"splits", 64}, {"fill", 1}, {"ticket", 1}, {"gate", 1}};
+  Configuration c = default_configuration(variant("attention/register_direct"));
+  for (const auto& [tunable, value] : direct) c[tunable] = value;
+  EXPECT_EQ(variant("attention/register_direct")
+                .supports({.batch = 1, .max_context = (int64_t{1} << 28) + 1}, c, gpu())
+                .reason,
+            "max_context 268435457 and splits that fill the chip: at most 268435456");
   EXPECT_EQ(splits("attention/register_direct", 16, 1, direct), 16);
   EXPECT_EQ(splits("attention/register_direct", 16, 2, direct), 8);
 }

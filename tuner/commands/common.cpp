@@ -94,8 +94,13 @@ void warn_of_part(const db::RunRow& run) {
 }
 
 void make_folder(const std::filesystem::path& folder) {
-  std::error_code ignored;
-  std::filesystem::create_directory(folder, ignored);
+  if (folder.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directory(folder, error);
+  if (!error) return;
+  throw CommandError(
+      ExitCode::kEnvironment,
+      fmt::format("{}: cannot be made: {}", printable(folder.string()), error.message()));
 }
 
 void refuse_database(const std::filesystem::path& output, const std::string& database) {

@@ -380,8 +380,10 @@ Command emit_command() {
             app.add_option("--max-variants", options->max_variants,
                            "At most so many distinct pipelines, the base among them")
                 ->check(CLI::Range(1, 65535));
-            app.add_option("--max-regret", options->max_regret_pct,
-                           "Few pipelines, of which no shape loses more than so many percent")
+            app.add_option(
+                   "--max-regret", options->max_regret_pct,
+                   "Few pipelines, of which no shape loses more than so many percent by the table "
+                   "with context")
                 ->check(CLI::Range(0.0, 1e6) & finite);
             app.add_option("--max-mean-regret", options->max_mean_regret_pct,
                            "The same for the geometric mean over the shapes")

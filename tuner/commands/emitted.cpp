@@ -49,6 +49,9 @@ DispatchTable read_emitted(const fs::path& folder) {
   if (!profiler::parse_regime(parsed->table.regime)) {
     unreadable(file, fmt::format("regime: '{}' is none", printable(parsed->table.regime)));
   }
+  if (!profiler::parse_timer(parsed->table.timer)) {
+    unreadable(file, fmt::format("timer: '{}' is none", printable(parsed->table.timer)));
+  }
   return std::move(parsed->table);
 }
 

@@ -23,6 +23,11 @@ Support check_direct(const Problem& problem, const Configuration& configuration,
     return Support::no(fmt::format("q_len 2 and {} warps: registers suffice for {}",
                                    value(configuration, "warps"), kMostWarpsOf2Tokens));
   }
+  constexpr int64_t kMostFilling = int64_t{16} << 24;  // direct_split() counts units below 2^24
+  if (EpilogueChoice(configuration).fills && problem.max_context > kMostFilling) {
+    return Support::no(fmt::format("max_context {} and splits that fill the chip: at most {}",
+                                   problem.max_context, kMostFilling));
+  }
   constexpr int64_t kQueryHeads = kDirectKvHeads * kDirectGroup;
   if (problem.num_q_heads != kQueryHeads || problem.num_kv_heads != kDirectKvHeads) {
     return Support::no(fmt::format("{} query and {} kv heads: built for {} and {}",

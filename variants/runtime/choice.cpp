@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <exception>
 #include <string_view>
 #include <utility>
@@ -38,7 +39,8 @@ std::string too_far_text(double distance, const dispatch::Rules& rules) {
     return fmt::format(
         "the nearest measured shape of this structure is {:.2f} doublings away, the table's limit "
         "is {:.2f}",
-        distance, static_cast<double>(rules.limit) / static_cast<double>(dispatch::kDistanceOne));
+        std::ceil(100 * distance) / 100,
+        static_cast<double>(rules.limit) / static_cast<double>(dispatch::kDistanceOne));
   }
   std::string axes;
   for (const auto& [name, axis] : {std::pair("q_len", rules.q_len), std::pair("batch", rules.batch),
@@ -80,8 +82,9 @@ std::string refusal(const Candidate& candidate, TargetKind kind, const Problem& 
 std::string second_text(const dispatch::Choice& choice) {
   constexpr const char* kRefused = "this shape was measured; what won there does not run here";
   if (choice.expected_loss_pct < 0) return kRefused;
-  return fmt::format("{}, and this pipeline is expected to lose about {:.1f} % against it",
-                     kRefused, choice.expected_loss_pct);
+  return fmt::format(
+      "{}, and this pipeline is expected to lose about {:.1f} % against the best measured there",
+      kRefused, choice.expected_loss_pct);
 }
 
 std::string near_text(const dispatch::Choice& choice) {
@@ -94,6 +97,13 @@ std::string near_text(const dispatch::Choice& choice) {
       "the nearest measured shape is {:.2f} doublings away; by the measured shapes around, this "
       "pipeline is expected to lose about {:.1f} % against the best",
       choice.distance, choice.expected_loss_pct);
+}
+
+std::string neighbour_text(const dispatch::Choice& choice, const dispatch::Device& measured) {
+  std::string text =
+      fmt::format("measured on a neighbouring device, {} ({})", measured.model, measured.isa);
+  if (choice.distance > 0) return text + "; " + near_text(choice);
+  return choice.pipeline == choice.row->pipeline ? text : text + "; " + second_text(choice);
 }
 
 }  // namespace
@@ -216,8 +226,7 @@ std::string Catalogue::why_text(const dispatch::Choice& choice) const {
                    : "this shape was measured";
       }
       if (choice.match == Match::kNear) return near_text(choice);
-      return fmt::format("measured on a neighbouring device, {} ({})", measured.model,
-                         measured.isa);
+      return neighbour_text(choice, measured);
     case Why::kInvalidKey:
       return "the sizes are none";
     case Why::kForeignDevice:
