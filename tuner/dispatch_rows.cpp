@@ -171,39 +171,79 @@ std::optional<DispatchRow> captured_row(const std::vector<const MeasuredShape*>&
   return row;
 }
 
-/// Samples by trial, of the rounds that count, of one race.
-std::map<db::Id, std::vector<double>> samples_of(const db::Store& store, db::Id race) {
-  std::map<db::Id, std::vector<double>> samples;
+/// Samples by trial of one round.
+using Sampled = std::map<db::Id, std::vector<double>>;
+
+/// Of a race's rounds that count.
+std::vector<Sampled> good_rounds(const db::Store& store, db::Id race) {
+  std::vector<Sampled> rounds;
   for (const db::RoundRow& round : store.rounds(race)) {
     if (!round.rejected.empty()) continue;
+    Sampled& samples = rounds.emplace_back();
     for (const db::SampleRow& sample : round.samples) {
       for (const double ns : sample.ns) {
         if (std::isfinite(ns)) samples[sample.trial_id].push_back(ns);
       }
     }
   }
-  return samples;
+  return rounds;
 }
 
-/// Medians with intervals of the run's whole pipelines, by problem id and chain key; what each was
-/// made of goes into `code_hashes`.
+void append(const Sampled& round, db::Id trial, std::vector<double>& samples) {
+  const auto found = round.find(trial);
+  if (found != round.end())
+    samples.insert(samples.end(), found->second.begin(), found->second.end());
+}
+
+/// A trial's time as it would be beside the choice: by its ratio to the base, which ran in the same
+/// rounds, so that clocks that moved between rounds or races neither help nor hurt it. As it was
+/// measured where the base has no sample there. nullopt without a sample of its own.
+std::optional<MeasuredTime> time_beside_choice(const std::vector<Sampled>& rounds, db::Id trial,
+                                               const db::SelectionRow& selection, double step_ns) {
+  std::vector<double> own, base;
+  for (const Sampled& round : rounds) {
+    if (!round.contains(trial)) continue;
+    append(round, trial, own);
+    append(round, selection.base_trial_id, base);
+  }
+  if (own.empty()) return std::nullopt;
+  const profiler::Interval interval =
+      profiler::median_interval(own, {.confidence = 0.95, .least_half_width = step_ns});
+  const double scale = base.empty() ? 1 : selection.base_median_ns / profiler::median(base);
+  return MeasuredTime{scale * profiler::median(own), scale * interval.low, scale * interval.high};
+}
+
+/// The run's choices of whole pipelines by problem.
+std::map<db::Id, db::SelectionRow> step_selections(const db::Store& store, const db::RunRow& run,
+                                                   const std::string& regime) {
+  std::map<db::Id, db::SelectionRow> all;
+  for (db::SelectionRow& selection : store.selections(run.id)) {
+    if (selection.span != name(kWholeStep) || selection.regime != regime) continue;
+    const db::Id problem = selection.problem_id;
+    all.emplace(problem, std::move(selection));
+  }
+  return all;
+}
+
+/// Times of the run's whole pipelines on the shapes that have a choice, by problem id and chain
+/// key; what each was made of goes into `code_hashes`.
 std::map<db::Id, std::map<std::string, MeasuredTime>> measured_times(
     const db::Store& store, const db::RunRow& run, const std::string& regime,
     std::map<std::string, std::string>& code_hashes) {
+  const std::map<db::Id, db::SelectionRow> selections = step_selections(store, run, regime);
   std::map<db::Id, std::map<std::string, MeasuredTime>> all;
-  std::map<db::Id, std::map<db::Id, std::vector<double>>> races;
+  std::map<db::Id, std::vector<Sampled>> races;
   for (const db::Store::RunTrial& one : store.run_trials(run.id)) {
     if (one.candidate.span != name(kWholeStep) || one.trial.key.regime != regime) continue;
+    const auto selection = selections.find(one.problem.id);
     const auto race = one.median_ns ? store.last_race(one.trial.id) : std::nullopt;
-    if (!race) continue;
-    if (!races.contains(*race)) races.emplace(*race, samples_of(store, *race));
-    const std::vector<double>& samples = races[*race][one.trial.id];
-    if (samples.empty()) continue;
-    const double step_ns = store.race(*race)->step_ns;
-    const profiler::Interval interval =
-        profiler::median_interval(samples, {.confidence = 0.95, .least_half_width = step_ns});
+    if (!race || selection == selections.end()) continue;
+    if (!races.contains(*race)) races.emplace(*race, good_rounds(store, *race));
+    const auto time = time_beside_choice(races[*race], one.trial.id, selection->second,
+                                         store.race(*race)->step_ns);
+    if (!time) continue;
     code_hashes[one.candidate.key] = one.trial.key.code_hash;
-    all[one.problem.id][one.candidate.key] = {*one.median_ns, interval.low, interval.high};
+    all[one.problem.id][one.candidate.key] = *time;
   }
   return all;
 }
@@ -272,9 +312,8 @@ MeasuredRun measured_run(const db::Store& store, const db::RunRow& run, const st
                        .tie_set = *ties};
     const auto found = times.find(selection.problem_id);
     if (found != times.end()) measured.times = found->second;
-    // What was chosen counts as measured even where its race is gone.
-    measured.times.emplace(measured.chosen.pipeline,
-                           MeasuredTime{selection.median_ns, selection.low_ns, selection.high_ns});
+    measured.times[measured.chosen.pipeline] = {selection.median_ns, selection.low_ns,
+                                                selection.high_ns};
     result.code_hashes.emplace(measured.chosen.pipeline, trial.key.code_hash);
     result.shapes.push_back(std::move(measured));
     result.selections.push_back(selection);

@@ -447,6 +447,22 @@ TEST_F(StoredRun, GivesMediansAndIntervalsOfEveryPipeline) {
   EXPECT_TRUE(measured_run(store_, run_, "warm").shapes.empty());
 }
 
+TEST_F(StoredRun, TimesOfOtherRacesAreBesideTheChoiceByTheBase) {
+  const db::Id fast = trial(kFast, "a+b+c"), base = trial(kBase, "a+b+d+c");
+  const db::Id other =
+      trial("prepare/scalar + attention/simd:splits=1,tile_kv=64 + gate/scalar", "e");
+  race({fast, base, other});
+  race({other, base}, 1.25);  // the clock has fallen; of the two it takes half as long
+  select(fast, base);
+  const MeasuredShape one = measured_run(store_, run_, "cold").shapes.front();
+  EXPECT_EQ(one.times.at(kFast).median_ns, 1003.5);
+  EXPECT_NEAR(one.times.at(kBase).median_ns, 2004, 1e-9);
+  const auto& time = one.times.rbegin()->second;
+  EXPECT_NEAR(time.median_ns, 1003.5, 1) << "not 1254 ns";
+  EXPECT_NEAR(time.low_ns, 1001, 1);
+  EXPECT_NEAR(time.high_ns, 1006, 1);
+}
+
 TEST_F(StoredRun, ATableIsOfTheSourcesThatWereMeasuredAndSaysWhereTheyChanged) {
   const auto hash = [](const std::string& chain) {
     std::string hashes = code_hash(Registry::global().parse_chain(chain).value());

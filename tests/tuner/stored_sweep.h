@@ -71,8 +71,9 @@ class StoredSweep {
     store_.set_trial(id, "ok", "", 0, run_.started);
     return id;
   }
-  /// Eight good rounds, one of which has no sample of the second trial, and a rejected one.
-  void race(const std::vector<db::Id>& trials) {
+  /// Eight good rounds, one of which has no sample of the second trial, and a rejected one; every
+  /// time `level` times what it is at 1.
+  void race(const std::vector<db::Id>& trials, double level = 1) {
     const db::Id race = store_.insert(db::RaceRow{.run_id = run_.id,
                                                   .problem_id = problem_,
                                                   .span = std::string(name(kWholeStep)),
@@ -85,7 +86,7 @@ class StoredSweep {
       db::RoundRow round{.race_id = race, .number = r, .order = trials, .at = run_.started};
       if (r == 8) round.rejected = "slow";
       for (size_t i = 0; i < trials.size(); ++i) {
-        const double ns = 1000.0 * static_cast<double>(i + 1) + (r == 8 ? 1e9 : r);
+        const double ns = level * (1000.0 * static_cast<double>(i + 1) + (r == 8 ? 1e9 : r));
         round.samples.push_back(
             {.trial_id = trials[i], .ns = {r == 0 && i == 1 ? std::nan("") : ns}});
       }
@@ -93,12 +94,13 @@ class StoredSweep {
     }
     store_.finish_race(race, "complete");
   }
-  void select(db::Id trial) {
+  void select(db::Id trial, db::Id base = 0) {
     store_.upsert(db::SelectionRow{.run_id = run_.id,
                                    .problem_id = problem_,
                                    .span = std::string(name(kWholeStep)),
                                    .regime = "cold",
                                    .trial_id = trial,
+                                   .base_trial_id = base,
                                    .median_ns = 1003.5,
                                    .low_ns = 1001,
                                    .high_ns = 1006,
