@@ -11,6 +11,7 @@
 
 #include "variants/combine/gated.cuh"
 #include "variants/device/contract.h"
+#include "variants/device/epilogue_contract.h"
 #include "variants/prepare/fused.cuh"
 #include "variants/prepare/separate.cuh"
 #include "variants/registry.h"
@@ -213,8 +214,9 @@ TEST(CudaVariants, HaveAsManySplitsAsFillTheChipWhereAskedTo) {
   EXPECT_EQ(splits(128), 1);
   EXPECT_EQ(splits(1000), 1);
   EXPECT_FALSE(is_batch_invariant({&step, c}));
-  with(8, 4, 8, 2);  // 264 CTAs, in clusters
-  EXPECT_EQ(splits(4), 64);
+  with(8, 4, 8, 2);  // two CTAs on an SM, 30 clusters
+  EXPECT_EQ(splits(3), 64);
+  EXPECT_EQ(splits(4), 56);
   EXPECT_EQ(splits(5), 48);
   EXPECT_EQ(splits(200), 8);
   with(1, 4, 12, 1);
@@ -223,6 +225,55 @@ TEST(CudaVariants, HaveAsManySplitsAsFillTheChipWhereAskedTo) {
   with(1, 12, 12, 0);
   EXPECT_EQ(splits(128), 64);
   EXPECT_TRUE(is_batch_invariant({&step, c}));
+}
+
+TEST(CudaVariants, LeaveRoomForWhatClustersLoseOfAChip) {
+  const auto room = [](int64_t cluster, int64_t ctas_per_sm) {
+    return device::clusters_on_chip(gpu(), cluster, ctas_per_sm);
+  };
+  EXPECT_EQ(room(1, 1), 132);
+  EXPECT_EQ(room(1, 2), 264);
+  EXPECT_EQ(room(8, 1), 15);
+  EXPECT_EQ(room(16, 1), 7);
+  EXPECT_EQ(room(8, 2), 30);
+  DeviceClass small = gpu();
+  small.sm_count = 16;
+  EXPECT_EQ(device::clusters_on_chip(small, 16, 1), 1);
+  small.sm_count = 4;
+  EXPECT_EQ(device::clusters_on_chip(small, 16, 1), 1);
+}
+
+TEST(CudaVariants, FillTheChipWithClustersThatItHoldsAtOnce) {
+  const Variant& step = variant("fused/one_launch");
+  Configuration c = default_configuration(step);
+  for (const auto& [tunable, value] : Configuration{{"splits", 64},
+                                                    {"fill", 2},
+                                                    {"ticket", 1},
+                                                    {"depth", 2},
+                                                    {"warps", 8},
+                                                    {"warps_per_sm", 8}}) {
+    c[tunable] = value;
+  }
+  // Of a request, at batches 1 to 16: with 15 or 7 at once, 64 CTAs at most, one cluster at least.
+  const std::vector<std::pair<int64_t, std::vector<int64_t>>> expected = {
+      {8, {8, 7, 5, 3, 3, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1}},
+      {16, {4, 3, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}}};
+  for (const auto& [cluster, clusters] : expected) {
+    c["cluster"] = cluster;
+    ASSERT_EQ(check(step, c), "");
+    const int64_t room = device::clusters_on_chip(gpu(), cluster, 1);
+    for (int64_t batch = 1; batch <= 16; ++batch) {
+      SCOPED_TRACE("cluster " + std::to_string(cluster) + ", batch " + std::to_string(batch));
+      const Problem problem{.batch = batch, .max_context = 16384};
+      ASSERT_EQ(step.supports(problem, c, gpu()).reason, "");
+      const Launch launch = step.geometry(problem, c, gpu()).launches[0];
+      EXPECT_EQ(launch.cluster.x, cluster);
+      ASSERT_EQ(launch.grid.x % cluster, 0);
+      const int64_t of_request = launch.grid.x / cluster;
+      EXPECT_EQ(of_request, clusters[static_cast<size_t>(batch - 1)]);
+      EXPECT_TRUE(of_request == 1 || of_request * batch <= room) << of_request << " of " << room;
+    }
+  }
 }
 
 TEST(CudaVariants, FillTheChipByTheCtasThatTheirLaunchBoundsAllow) {
@@ -245,8 +296,8 @@ TEST(CudaVariants, FillTheChipByTheCtasThatTheirLaunchBoundsAllow) {
   EXPECT_EQ(splits("attention/async_ring", 16, 8, four), 16);
   const Configuration clusters{{"splits", 64}, {"fill", 1},  {"cluster", 8},
                                {"ticket", 1},  {"warps", 8}, {"gate", 1}};
-  EXPECT_EQ(splits("attention/mma", 4, 8, clusters), 32);
-  EXPECT_EQ(splits("attention/mma", 4, 2, clusters), 64);  // fewer rows, twice the CTAs
+  EXPECT_EQ(splits("attention/mma", 4, 8, clusters), 24);
+  EXPECT_EQ(splits("attention/mma", 4, 2, clusters), 56);  // fewer rows, twice the CTAs
   const Configuration direct{{"splits", 64}, {"fill", 1}, {"ticket", 1}, {"gate", 1}};
   Configuration c = default_configuration(variant("attention/register_direct"));
   for (const auto& [tunable, value] : direct) c[tunable] = value;

@@ -92,16 +92,16 @@ Support supports(const Problem& problem, const Configuration& configuration,
   return device::check_shared_memory(shared_bytes(problem, configuration), device);
 }
 
-/// CTAs that the chip holds at once where warps have roles: ctas_per_sm() of async_ring.cuh.
-int64_t ctas_on_chip(const Configuration& configuration, const DeviceClass& device) {
+/// CTAs that an SM holds at once where warps have roles: ctas_per_sm() of async_ring.cuh.
+int64_t ctas_per_sm(const Configuration& configuration) {
   constexpr int64_t kComputingWarps = 8;
-  return device.sm_count * (kComputingWarps / value(configuration, "warps"));
+  return kComputingWarps / value(configuration, "warps");
 }
 
 Geometry geometry(const Problem& problem, const Configuration& configuration,
                   const DeviceClass& device) {
   Launch launch = device::epilogue_launch(entry_of(problem).name, problem, configuration, kHeads,
-                                          ctas_on_chip(configuration, device));
+                                          device, ctas_per_sm(configuration));
   launch.block = {.x = block_warps(static_cast<int>(value(configuration, "warps")),
                                    static_cast<int>(value(configuration, "roles"))) *
                        32};

@@ -62,20 +62,19 @@ Support supports(const Problem& problem, const Configuration& configuration,
   return device::check_shared_memory(shared_bytes(problem, configuration), device);
 }
 
-/// CTAs that the chip holds at once: the launch bounds of mma.cuh.
-int64_t ctas_on_chip(const Problem& problem, const Configuration& configuration,
-                     const DeviceClass& device) {
+/// CTAs that an SM holds at once: the launch bounds of mma.cuh.
+int64_t ctas_per_sm(const Problem& problem, const Configuration& configuration) {
   const bool merges = value(configuration, "cluster") > 1 || value(configuration, "ticket") != 0;
   const int64_t warps = entry_of(problem).rows < 32 ? 16 : merges ? 8 : 12;
-  return device.sm_count * (warps / value(configuration, "warps"));
+  return warps / value(configuration, "warps");
 }
 
 Geometry geometry(const Problem& problem, const Configuration& configuration,
                   const DeviceClass& device) {
   const int64_t heads_per_cta = value(configuration, "heads_per_cta");
   Launch launch =
-      device::epilogue_launch(entry_of(problem).name, problem, configuration, heads_per_cta,
-                              ctas_on_chip(problem, configuration, device));
+      device::epilogue_launch(entry_of(problem).name, problem, configuration, heads_per_cta, device,
+                              ctas_per_sm(problem, configuration));
   launch.block = {.x = value(configuration, "warps") * 32};
   launch.smem_bytes = shared_bytes(problem, configuration);
   return {.launches = {launch},

@@ -35,22 +35,21 @@ Support supports(const Problem& problem, const Configuration& configuration,
   return device::check_direct(problem, configuration, device, shared_bytes(problem, configuration));
 }
 
-/// CTAs that the chip holds at once: ctas_per_sm() of register_direct.cuh.
-int64_t ctas_on_chip(const Problem& problem, const Configuration& configuration,
-                     const DeviceClass& device) {
+/// CTAs that an SM holds at once: ctas_per_sm() of register_direct.cuh.
+int64_t ctas_per_sm(const Problem& problem, const Configuration& configuration) {
   const auto tunable = [&](const char* name) {
     return static_cast<int>(value(configuration, name));
   };
   const int keys = tunable("heads_per_cta") * tunable("tokens") * tunable("depth");
   const int groups = tunable("heads_per_cta") * static_cast<int>(problem.q_len);
-  return device.sm_count * std::max(1, warps_per_sm(groups, keys) / tunable("warps"));
+  return std::max(1, warps_per_sm(groups, keys) / tunable("warps"));
 }
 
 Geometry geometry(const Problem& problem, const Configuration& configuration,
                   const DeviceClass& device) {
   return device::direct_geometry(problem.q_len == 1 ? "attend_1_token" : "attend_2_tokens", problem,
-                                 configuration, shared_bytes(problem, configuration),
-                                 ctas_on_chip(problem, configuration, device));
+                                 configuration, shared_bytes(problem, configuration), device,
+                                 ctas_per_sm(problem, configuration));
 }
 
 Arguments bind(const Problem& problem, const Configuration& configuration, const Buffers& buffers,

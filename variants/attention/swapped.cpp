@@ -29,11 +29,12 @@ Support supports(const Problem& problem, const Configuration& configuration,
   return device::check_direct(problem, configuration, device, shared_bytes(problem, configuration));
 }
 
-Geometry geometry(const Problem& problem, const Configuration& configuration, const DeviceClass&) {
+Geometry geometry(const Problem& problem, const Configuration& configuration,
+                  const DeviceClass& device) {
   Configuration complete = configuration;
   complete["heads_per_cta"] = kHeadsPerCta;
   return device::direct_geometry(problem.q_len == 1 ? "attend_1_token" : "attend_2_tokens", problem,
-                                 complete, shared_bytes(problem, configuration));
+                                 complete, shared_bytes(problem, configuration), device);
 }
 
 Arguments bind(const Problem& problem, const Configuration& configuration, const Buffers& buffers,

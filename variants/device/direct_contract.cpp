@@ -38,9 +38,10 @@ Support check_direct(const Problem& problem, const Configuration& configuration,
 }
 
 Geometry direct_geometry(const std::string& entry, const Problem& problem,
-                         const Configuration& configuration, int64_t shared_bytes, int64_t ctas) {
+                         const Configuration& configuration, int64_t shared_bytes,
+                         const DeviceClass& device, int64_t ctas_per_sm) {
   const int64_t heads = value(configuration, "heads_per_cta");
-  Launch launch = epilogue_launch(entry, problem, configuration, heads, ctas);
+  Launch launch = epilogue_launch(entry, problem, configuration, heads, device, ctas_per_sm);
   launch.block = {.x = value(configuration, "warps") * 32};
   launch.smem_bytes = shared_bytes;
   return {.launches = {launch}, .workspace = epilogue_workspace(problem, configuration, heads)};

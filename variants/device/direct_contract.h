@@ -16,9 +16,9 @@ namespace muse::device {
 Support check_direct(const Problem& problem, const Configuration& configuration,
                      const DeviceClass& device, int64_t shared_bytes);
 
-/// One launch of `entry`; ctas as epilogue_launch() takes them.
+/// One launch of `entry`; device and ctas_per_sm as epilogue_launch() takes them.
 Geometry direct_geometry(const std::string& entry, const Problem& problem,
                          const Configuration& configuration, int64_t shared_bytes,
-                         int64_t ctas = 1);
+                         const DeviceClass& device, int64_t ctas_per_sm = 1);
 
 }  // namespace muse::device

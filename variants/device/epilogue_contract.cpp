@@ -83,14 +83,21 @@ int64_t cta_rows(const Problem& problem, int64_t heads_per_cta) {
   return heads_per_cta * problem.q_len * problem.group();
 }
 
+int64_t clusters_on_chip(const DeviceClass& device, int64_t cluster, int64_t ctas_per_sm) {
+  if (cluster == 1) return device.sm_count * ctas_per_sm;
+  return std::max<int64_t>(1, ctas_per_sm * (device.sm_count / cluster - 1));
+}
+
 Launch epilogue_launch(const std::string& entry, const Problem& problem,
-                       const Configuration& configuration, int64_t heads_per_cta, int64_t ctas) {
+                       const Configuration& configuration, int64_t heads_per_cta,
+                       const DeviceClass& device, int64_t ctas_per_sm) {
   const EpilogueChoice choice(configuration);
   const int64_t groups = ceil_div(problem.num_kv_heads, heads_per_cta);
   int64_t splits = choice.splits;
   if (choice.fills) {
-    const int64_t clusters = ctas / (problem.batch * groups) / choice.cluster;
-    splits = std::min(splits, std::max<int64_t>(1, clusters) * choice.cluster);
+    const int64_t room = clusters_on_chip(device, choice.cluster, ctas_per_sm);
+    const int64_t clusters = std::max<int64_t>(1, room / (problem.batch * groups));
+    splits = std::min(splits, clusters * choice.cluster);
   }
   return {.entry = entry,
           .grid = {.x = splits, .y = groups, .z = problem.batch},

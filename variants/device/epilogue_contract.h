@@ -41,12 +41,21 @@ Support check_epilogue(const Configuration& configuration, const DeviceClass& de
 /// Query rows of a CTA.
 int64_t cta_rows(const Problem& problem, int64_t heads_per_cta);
 
+/// How many clusters of that size (1: single CTAs) the chip holds at once, `ctas_per_sm` CTAs to an
+/// SM; one at least. A cluster lies within one GPC, and what is left over of a GPC's SMs is lost to
+/// clusters: the 132 SMs of an H200 hold 15 of 8 and 7 of 16 at one CTA per SM, 30 of 8 at two, not
+/// 16, 8 and 33 (cudaOccupancyMaxActiveClusters). One more waits until another has ended. How many
+/// SMs each GPC has differs from chip to chip and is no fact of a device class, so the loss is
+/// taken to be one cluster for each CTA of an SM.
+int64_t clusters_on_chip(const DeviceClass& device, int64_t cluster, int64_t ctas_per_sm);
+
 /// A launch of `entry` with grid (splits, groups of kv heads, requests) and its clusters. Block and
 /// shared memory are the variant's. Where the configuration fills the chip, a request has as many
-/// splits as make the `ctas` that the chip holds at once: whole clusters, one at least. It follows
-/// from the problem alone, so that a captured graph keeps it.
+/// splits as the chip has room for, `ctas_per_sm` CTAs to an SM: whole clusters, one at least. It
+/// follows from the problem and the device alone, so that a captured graph keeps it.
 Launch epilogue_launch(const std::string& entry, const Problem& problem,
-                       const Configuration& configuration, int64_t heads_per_cta, int64_t ctas = 1);
+                       const Configuration& configuration, int64_t heads_per_cta,
+                       const DeviceClass& device, int64_t ctas_per_sm = 1);
 
 /// Of merges by ticket; none otherwise.
 Workspace epilogue_workspace(const Problem& problem, const Configuration& configuration,

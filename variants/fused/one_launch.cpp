@@ -40,19 +40,19 @@ Support supports(const Problem& problem, const Configuration& configuration,
   return device::check_direct(problem, configuration, device, shared_bytes(problem, configuration));
 }
 
-/// CTAs that the chip holds at once: ctas_per_sm() of one_launch.cuh.
-int64_t ctas_on_chip(const Problem& problem, const Configuration& configuration,
-                     const DeviceClass& device) {
+/// CTAs that an SM holds at once: ctas_per_sm() of one_launch.cuh.
+int64_t ctas_per_sm(const Problem& problem, const Configuration& configuration,
+                    const DeviceClass& device) {
   const int64_t most = problem.q_len > 1 ? 8 : device.cc < 90 ? 12 : 16;
   const int64_t warps = std::min(most, value(configuration, "warps_per_sm"));
-  return device.sm_count * std::max<int64_t>(1, warps / value(configuration, "warps"));
+  return std::max<int64_t>(1, warps / value(configuration, "warps"));
 }
 
 Geometry geometry(const Problem& problem, const Configuration& configuration,
                   const DeviceClass& device) {
   return device::direct_geometry(problem.q_len == 1 ? "step_1_token" : "step_2_tokens", problem,
-                                 configuration, shared_bytes(problem, configuration),
-                                 ctas_on_chip(problem, configuration, device));
+                                 configuration, shared_bytes(problem, configuration), device,
+                                 ctas_per_sm(problem, configuration, device));
 }
 
 Arguments bind(const Problem& problem, const Configuration& configuration, const Buffers& buffers,
@@ -109,7 +109,7 @@ std::vector<Constraint> constraints() {
       {.expr = "fill == 0 || (splits == 64 && ticket == 1)",
        .reason = "as many splits as fill the chip: whatever they are, a ticket merges them"},
       {.expr = "fill == 0 || (fill == 1 && cluster == 1) || "
-               "(fill == 2 && cluster == 8 && heads_per_cta == 2 && warps_per_sm == 8)",
+               "(fill == 2 && cluster >= 8 && heads_per_cta == 2 && warps_per_sm == 8)",
        .reason = "clusters that fill the chip find no room, unless their walks are long"},
       {.expr = "partial_bf16 == 0 || splits >= 32",
        .reason = "few partials are few bytes, whatever their type"}};
