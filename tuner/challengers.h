@@ -15,9 +15,14 @@
 
 namespace muse::tuner {
 
-/// What won, and what may do better between shapes: the fastest six pipelines within 3 % of the
-/// winner, of those that differ in their prepare alone the fastest.
-std::vector<Chain> worth_trying_elsewhere(const Settled& settled);
+/// What is worth trying elsewhere of what raced on a shape.
+struct CloseRace {
+  Chain winner;              ///< empty: nothing valid
+  std::vector<Chain> close;  ///< the winner and those within 5 % of it, best first
+};
+/// At most the eight fastest of those that do not only differ in their prepare or in how they are
+/// launched, each in every such form that came close.
+CloseRace close_race(const Settled& settled);
 
 /// The pipelines that are worth trying elsewhere, by what makes shapes siblings: the structure that
 /// a lookup must meet exactly (heads, head_dim, page class, windowed or not, RoPE or not, scaled or
@@ -26,8 +31,11 @@ std::vector<Chain> worth_trying_elsewhere(const Settled& settled);
 /// each.
 class Siblings {
  public:
-  void add(const Shape& shape, profiler::Regime regime, const Chain& chain);
-  /// What was added for the shape and its siblings, each once, by key.
+  void add(const Shape& shape, profiler::Regime regime, const CloseRace& race);
+  /// What was good on the shape or its siblings, each once, by key: every winner as it is, and of
+  /// pipelines that differ in their prepare or in how they are launched alone the one that was
+  /// close most often. So whatever came close somewhere behind its prepare has been measured on
+  /// every shape in one and the same form.
   std::vector<Chain> chains(const Shape& shape, profiler::Regime regime) const;
 
  private:
@@ -35,7 +43,15 @@ class Siblings {
       std::tuple<profiler::Regime, int64_t, int64_t, int64_t, int64_t, int64_t, bool, bool, bool>;
   static Kind kind(const Shape& shape, profiler::Regime regime);
 
-  std::map<Kind, std::map<std::string, Chain>> chains_;
+  struct Form {
+    Chain chain;
+    int close = 0;  ///< on so many shapes
+  };
+  struct Good {
+    std::map<std::string, Chain> winners;                      ///< by key
+    std::map<std::string, std::map<std::string, Form>> forms;  ///< by what is behind prepare, key
+  };
+  std::map<Kind, Good> good_;
 };
 
 /// An emitted table, and what it is worth on the device at hand.

@@ -106,9 +106,7 @@ std::optional<Winner> StepRaces::settle(size_t shape, profiler::Regime regime,
   add_answers(group, candidates, chains);
   const std::optional<Settled> settled = settler_.settle(group, chains, plan_.base, {});
   if (!settled) return std::nullopt;
-  for (const Chain& chain : worth_trying_elsewhere(*settled)) {
-    siblings_.add(group.shape, regime, chain);
-  }
+  siblings_.add(group.shape, regime, close_race(*settled));
   chains.push_back(plan_.base);
   Step step{.shape = shape, .regime = regime, .raced = {}};
   for (const Chain& chain : chains) {

@@ -32,11 +32,15 @@ Shape shape(int64_t batch, int64_t context) {
 
 constexpr auto kCold = profiler::Regime::kCold;
 
+/// A shape where the first of these won and the others came close.
+CloseRace race(const std::vector<Chain>& chains) { return {chains.front(), chains}; }
+
 TEST(Siblings, AWinnerOfAnotherBatchOrContextRacesHereToo) {
   Siblings siblings;
-  siblings.add(shape(8, 4096), kCold, kB);
-  siblings.add(shape(8, 32768), kCold, kA);
-  siblings.add(shape(1, 65536), kCold, kB);
+  siblings.add(shape(8, 4096), kCold, race({kB}));
+  siblings.add(shape(8, 32768), kCold, race({kA}));
+  siblings.add(shape(1, 65536), kCold, race({kB}));
+  siblings.add(shape(1, 65536), kCold, {});
   for (const Shape& here : {shape(8, 4096), shape(128, 512)}) {
     EXPECT_EQ(siblings.chains(here, kCold), (std::vector<Chain>{kA, kB})) << "each once, by key";
   }
@@ -44,7 +48,7 @@ TEST(Siblings, AWinnerOfAnotherBatchOrContextRacesHereToo) {
 
 TEST(Siblings, AnotherStructureQLenOrRegimeIsNoSibling) {
   Siblings siblings;
-  siblings.add(shape(8, 4096), kCold, kA);
+  siblings.add(shape(8, 4096), kCold, race({kA}));
   EXPECT_TRUE(siblings.chains(shape(8, 4096), profiler::Regime::kWarm).empty());
   using Change = void (*)(Problem&);
   for (const Change change : std::initializer_list<Change>{
@@ -65,42 +69,67 @@ TEST(Siblings, WindowsOfAnySizeAndLargePagesAreOfOneStructure) {
   one.problem.page_size = 64;
   other.problem.page_size = 128;
   Siblings siblings;
-  siblings.add(one, kCold, kA);
+  siblings.add(one, kCold, race({kA}));
   EXPECT_EQ(siblings.chains(other, kCold), std::vector<Chain>{kA});
 }
 
-TEST(Siblings, WhoCameCloseIsWorthTryingElsewhereWhateverItsPrepare) {
+/// kB behind another prepare.
+const Chain kLikeB =
+    chain("prepare/simd:threads=1 + attention/scalar + combine/scalar + gate/simd");
+const Chain kAlsoLikeB =
+    chain("prepare/simd:threads=2 + attention/scalar + combine/scalar + gate/simd");
+
+TEST(Siblings, OfThoseThatDifferInTheirPrepareAloneTheOneThatWasCloseMostOftenRaces) {
+  Siblings siblings;
+  siblings.add(shape(1, 4096), kCold, race({kA, kAlsoLikeB, kLikeB}));
+  siblings.add(shape(2, 4096), kCold, race({kA, kB, kAlsoLikeB}));
+  EXPECT_EQ(siblings.chains(shape(8, 4096), kCold), (std::vector<Chain>{kA, kAlsoLikeB}));
+  siblings.add(shape(4, 4096), kCold, race({kA, kLikeB}));
+  EXPECT_EQ(siblings.chains(shape(8, 4096), kCold), (std::vector<Chain>{kA, kLikeB}))
+      << "as often as the other one: by key";
+}
+
+TEST(Siblings, EveryWinnerRacesAsItIsWhateverStandsForIt) {
+  Siblings siblings;
+  siblings.add(shape(1, 4096), kCold, race({kB, kLikeB}));
+  siblings.add(shape(2, 4096), kCold, race({kA, kLikeB}));
+  EXPECT_EQ(siblings.chains(shape(8, 4096), kCold), (std::vector<Chain>{kA, kB, kLikeB}));
+}
+
+TEST(Siblings, CloseIsWithinFivePercentOfTheWinner) {
   const Chain other = chain("prepare/scalar + attention/simd + combine/scalar + gate/scalar");
   Settled settled;
   settled.winner.chain = key(kB);
   settled.winner.selection.median_ns = 1000;
-  const Chain like_it =
-      chain("prepare/simd:threads=1 + attention/scalar + combine/scalar + gate/simd");
-  settled.best = {{like_it, 999, true}, {kB, 1000, false}, {other, 1029, false}};
-  EXPECT_EQ(worth_trying_elsewhere(settled), (std::vector<Chain>{kB, other}))
-      << "that the winner stands for";
-  settled.best[2].median_ns = 1031;
-  EXPECT_EQ(worth_trying_elsewhere(settled), std::vector<Chain>{kB});
-  EXPECT_TRUE(worth_trying_elsewhere({}).empty()) << "nothing valid";
+  settled.best = {{kLikeB, 999, true}, {kB, 1000, false}, {other, 1049, false}};
+  const CloseRace close = close_race(settled);
+  EXPECT_EQ(close.winner, kB);
+  EXPECT_EQ(close.close, (std::vector<Chain>{kLikeB, kB, other}));
+  settled.best[2].median_ns = 1051;
+  EXPECT_EQ(close_race(settled).close, (std::vector<Chain>{kLikeB, kB}));
+  EXPECT_TRUE(close_race({}).winner.empty()) << "nothing valid";
+  EXPECT_TRUE(close_race({}).close.empty());
 }
 
-TEST(Siblings, OfManyThatCameCloseTheFastestSixAreWorthIt) {
+TEST(Siblings, OfManyThatCameCloseTheFastestEightAreWorthItWhateverTheirPrepare) {
   Settled settled;
+  std::vector<Chain> tiles;
   for (const char* values :
        {"threads=1,tile_kv=32", "threads=1,tile_kv=64", "threads=1,tile_kv=128",
         "threads=2,tile_kv=32", "threads=2,tile_kv=64", "threads=2,tile_kv=128",
-        "threads=4,tile_kv=32"}) {
-    settled.best.push_back(
-        {chain(std::string("prepare/scalar + attention/simd:partial_bits=32,splits=1,") + values +
-               " + combine/scalar + gate/scalar"),
-         1000, false});
+        "threads=4,tile_kv=32", "threads=4,tile_kv=64", "threads=4,tile_kv=128"}) {
+    const std::string behind = std::string(" + attention/simd:partial_bits=32,splits=1,") + values +
+                               " + combine/scalar + gate/scalar";
+    tiles.push_back(chain("prepare/scalar" + behind));
+    settled.best.push_back({tiles.back(), 1000, false});
+    settled.best.push_back({chain("prepare/simd:threads=1" + behind), 1000, false});
   }
-  settled.winner.chain = key(settled.best.back().chain);
+  settled.winner.chain = key(tiles.back());
   settled.winner.selection.median_ns = 1000;
-  const std::vector<Chain> worth = worth_trying_elsewhere(settled);
-  ASSERT_EQ(worth.size(), 6U);
-  EXPECT_EQ(worth[0], settled.best.back().chain);
-  EXPECT_EQ(worth[1], settled.best[0].chain);
+  const std::vector<Chain> close = close_race(settled).close;
+  ASSERT_EQ(close.size(), 16U) << "eight in two forms each";
+  EXPECT_EQ(std::count(close.begin(), close.end(), tiles.back()), 1) << "the winner is among them";
+  EXPECT_EQ(std::count(close.begin(), close.end(), tiles[7]), 0) << "the slowest of the others";
 }
 
 Incumbent incumbent() {
