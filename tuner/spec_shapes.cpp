@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kMaxShapes = 10'000;
 constexpr size_t kMaxListed = 10'000;
-constexpr int64_t kMaxPoolBytes = int64_t{1} << 40;
+constexpr IntegerRange kPoolBytes{0, int64_t{1} << 40};
 constexpr IntegerRange kTokens{1, kMaxContextTokens};
 constexpr NumberRange kScale{1e-9, 1e9};
 
@@ -38,84 +38,35 @@ struct Field {
   std::variant<IntegerField, NumberField, PageOrderField> type;
 };
 
+template <auto kMember>
+auto& of_problem(Shape& shape) {
+  return shape.problem.*kMember;
+}
+template <auto kMember>
+auto& of_lengths(Shape& shape) {
+  return shape.lengths.*kMember;
+}
+
 /// In the order of the product: the first varies slowest.
 const std::vector<Field>& fields() {
   static const std::vector<Field> fields{
-      {"batch", false, IntegerField{[](Shape & s) -> auto& {return s.problem.batch;
-}
-, { 1, 4096 }
-}  // namespace
-}  // namespace muse::tuner
-, {"q_len", false, IntegerField{[](Shape & s) -> auto& {return s.problem.q_len;
-}
-, { 1, 64 }
-}
-}
-, {"num_q_heads", true, IntegerField{[](Shape & s) -> auto& {return s.problem.num_q_heads;
-}
-, { 1, 1024 }
-}
-}
-, {"num_kv_heads", true, IntegerField{[](Shape & s) -> auto& {return s.problem.num_kv_heads;
-}
-, { 1, 1024 }
-}
-}
-, {"head_dim", true, IntegerField{[](Shape & s) -> auto& {return s.problem.head_dim;
-}
-, { 8, 1024 }
-}
-}
-, {"page_size", true, IntegerField{[](Shape & s) -> auto& {return s.problem.page_size;
-}
-, { 1, 1024 }
-}
-}
-, {"window", true, IntegerField{[](Shape & s) -> auto& {return s.problem.window;
-}
-, { 0, kMaxContextTokens }
-}
-}
-, {"rope_theta", true, NumberField{[](Shape & s) -> auto& {return s.problem.rope_theta;
-}
-, { 0, 1e12 }
-}
-}
-, {"qk_scale_factor", true, NumberField{[](Shape & s) -> auto& {return s.problem.qk_scale_factor;
-}
-, kScale
-}
-}
-, {"sm_scale", true, NumberField{[](Shape & s) -> auto& {return s.problem.sm_scale;
-}
-, kScale
-}
-}
-, {"kv_scale", true, NumberField{[](Shape & s) -> auto& {return s.problem.kv_scale;
-}
-, kScale
-}
-}
-, {"context", false, IntegerField{[](Shape & s) -> auto& {return s.lengths.context;
-}
-, kTokens
-}
-}
-, {"max_context", true, IntegerField{[](Shape & s) -> auto& {return s.problem.max_context;
-}
-, kTokens
-}
-}
-, {"page_order", true, PageOrderField{}},
-    {"pool_bytes", true, IntegerField{[](Shape & s) -> auto& {return s.lengths.pool_bytes;
-}
-, {0, kMaxPoolBytes}, true
-}
-}
-,
-}
-;
-return fields;
+      {"batch", false, IntegerField{of_problem<&Problem::batch>, {1, 4096}}},
+      {"q_len", false, IntegerField{of_problem<&Problem::q_len>, {1, 64}}},
+      {"num_q_heads", true, IntegerField{of_problem<&Problem::num_q_heads>, {1, 1024}}},
+      {"num_kv_heads", true, IntegerField{of_problem<&Problem::num_kv_heads>, {1, 1024}}},
+      {"head_dim", true, IntegerField{of_problem<&Problem::head_dim>, {8, 1024}}},
+      {"page_size", true, IntegerField{of_problem<&Problem::page_size>, {1, 1024}}},
+      {"window", true, IntegerField{of_problem<&Problem::window>, {0, kMaxContextTokens}}},
+      {"rope_theta", true, NumberField{of_problem<&Problem::rope_theta>, {0, 1e12}}},
+      {"qk_scale_factor", true, NumberField{of_problem<&Problem::qk_scale_factor>, kScale}},
+      {"sm_scale", true, NumberField{of_problem<&Problem::sm_scale>, kScale}},
+      {"kv_scale", true, NumberField{of_problem<&Problem::kv_scale>, kScale}},
+      {"context", false, IntegerField{of_lengths<&Lengths::context>, kTokens}},
+      {"max_context", true, IntegerField{of_problem<&Problem::max_context>, kTokens}},
+      {"page_order", true, PageOrderField{}},
+      {"pool_bytes", true, IntegerField{of_lengths<&Lengths::pool_bytes>, kPoolBytes, true}},
+  };
+  return fields;
 }
 
 const std::array<std::pair<std::string_view, PageOrder>, 4> kPageOrders{{
