@@ -18,9 +18,9 @@ namespace muse::tuner {
 /// What is worth trying elsewhere of what raced on a shape.
 struct CloseRace {
   Chain winner;              ///< empty: nothing valid
-  std::vector<Chain> close;  ///< the winner and those within 5 % of it, best first
+  std::vector<Chain> close;  ///< the winner and those within 8 % of it, best first
 };
-/// At most the eight fastest of those that do not only differ in their prepare or in how they are
+/// At most the twelve fastest of those that do not only differ in their prepare or in how they are
 /// launched, each in every such form that came close.
 CloseRace close_race(const Settled& settled);
 
