@@ -36,13 +36,6 @@ std::string answer(const Incumbent& incumbent, const std::vector<DispatchRow>& r
 
 }  // namespace
 
-Siblings::Kind Siblings::kind(const Shape& shape, profiler::Regime regime) {
-  const dispatch::Key k = dispatch_key(shape, false);
-  return {regime,         k.q_len,    k.num_q_heads,
-          k.num_kv_heads, k.head_dim, dispatch::detail::page_class(k.page_size),
-          k.window > 0,   k.rope,     k.scaled};
-}
-
 CloseRace close_race(const Settled& settled) {
   CloseRace race;
   std::set<std::string> behind;
@@ -63,7 +56,7 @@ CloseRace close_race(const Settled& settled) {
 
 void Siblings::add(const Shape& shape, profiler::Regime regime, const CloseRace& race) {
   if (race.winner.empty()) return;
-  Good& good = good_[kind(shape, regime)];
+  Good& good = good_[{regime, kind(shape)}];
   good.winners.emplace(key(race.winner), race.winner);
   for (const Chain& chain : race.close) {
     Form& form = good.forms[after_prepare(chain)][key(chain)];
@@ -73,7 +66,7 @@ void Siblings::add(const Shape& shape, profiler::Regime regime, const CloseRace&
 }
 
 std::vector<Chain> Siblings::chains(const Shape& shape, profiler::Regime regime) const {
-  const auto found = good_.find(kind(shape, regime));
+  const auto found = good_.find({regime, kind(shape)});
   if (found == good_.end()) return {};
   std::map<std::string, Chain> by_key = found->second.winners;
   for (const auto& [unused, forms] : found->second.forms) {

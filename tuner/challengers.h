@@ -5,12 +5,13 @@
 
 #include <map>
 #include <string>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "profiler/sampler.h"
 #include "tuner/emit.h"
 #include "tuner/settle.h"
+#include "tuner/shape_kind.h"
 #include "variants/variant.h"
 
 namespace muse::tuner {
@@ -24,11 +25,9 @@ struct CloseRace {
 /// launched, each in every such form that came close.
 CloseRace close_race(const Settled& settled);
 
-/// The pipelines that are worth trying elsewhere, by what makes shapes siblings: the structure that
-/// a lookup must meet exactly (heads, head_dim, page class, windowed or not, RoPE or not, scaled or
-/// not), q_len and the regime. Batch and context may differ: a lookup goes from one to the other,
-/// and tables can only weigh between shapes, or name for every context, what was measured under
-/// each.
+/// The pipelines that are worth trying elsewhere, by kind of shape and regime. Batch and context
+/// may differ: a lookup goes from one to the other, and tables can only weigh between shapes, or
+/// name for every context, what was measured under each.
 class Siblings {
  public:
   void add(const Shape& shape, profiler::Regime regime, const CloseRace& race);
@@ -39,10 +38,6 @@ class Siblings {
   std::vector<Chain> chains(const Shape& shape, profiler::Regime regime) const;
 
  private:
-  using Kind =
-      std::tuple<profiler::Regime, int64_t, int64_t, int64_t, int64_t, int64_t, bool, bool, bool>;
-  static Kind kind(const Shape& shape, profiler::Regime regime);
-
   struct Form {
     Chain chain;
     int close = 0;  ///< on so many shapes
@@ -51,7 +46,7 @@ class Siblings {
     std::map<std::string, Chain> winners;                      ///< by key
     std::map<std::string, std::map<std::string, Form>> forms;  ///< by what is behind prepare, key
   };
-  std::map<Kind, Good> good_;
+  std::map<std::pair<profiler::Regime, ShapeKind>, Good> good_;
 };
 
 /// An emitted table, and what it is worth on the device at hand.

@@ -147,6 +147,10 @@ std::string read_shape(const Node& node, Shape& shape) {
 
 void read_evidence(const Node& node, bool contexts, DispatchRow& row) {
   if (contexts) {
+    row.among_siblings = node.has("raced");
+    if (row.among_siblings && node.at("raced").text() != "siblings") {
+      node.at("raced").fail("a row raced among siblings, or does not say so");
+    }
     row.rule = node.at("rule").text();
     row.tie_set = texts(node.at("tie_set"));
     return;
@@ -187,7 +191,7 @@ DispatchRow read_row(const Node& node, const Pipelines& pipelines, bool contexts
                                  "run",    "base_median_ns", "margin_pct", "interval_ns",
                                  "status", "regret_pct",     "losses_pct", "date"};
   names.insert(names.end(), {contexts ? "rule" : "shapes"});
-  if (contexts) names.emplace_back("tie_set");
+  if (contexts) names.insert(names.end(), {"tie_set", "raced"});
   node.only(names);
   DispatchRow row;
   read_shape(node.at("shape"), row.shape);

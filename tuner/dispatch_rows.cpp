@@ -288,6 +288,14 @@ void fill_rows(DispatchTable& table, const std::vector<MeasuredShape>& shapes,
   table.captured_regret = captured_losses.regret();
 }
 
+void tell_races(DispatchTable& table, const Spec& spec) {
+  std::set<std::string> among_siblings;
+  for (const ShapeEntry& entry : spec.shapes) {
+    if (entry.race == RaceAmong::kSiblings) among_siblings.insert(key(entry.shape));
+  }
+  for (DispatchRow& row : table.rows) row.among_siblings = among_siblings.contains(key(row.shape));
+}
+
 MeasuredRun measured_run(const db::Store& store, const db::RunRow& run, const std::string& regime) {
   MeasuredRun result;
   const auto times = measured_times(store, run, regime, result.code_hashes);

@@ -11,6 +11,7 @@
 
 #include "db/store.h"
 #include "tuner/emit.h"
+#include "tuner/spec.h"
 
 namespace muse::tuner {
 
@@ -42,6 +43,9 @@ Fewer fewer_pipelines(const std::vector<MeasuredShape>& shapes, const std::strin
 /// there is none has no row.
 void fill_rows(DispatchTable& table, const std::vector<MeasuredShape>& shapes,
                const std::optional<std::vector<std::string>>& among);
+
+/// Rows with context of shapes where siblings alone raced say so.
+void tell_races(DispatchTable& table, const Spec& spec);
 
 /// What a run says of whole pipelines in a regime, one for each of its selections, in their order.
 struct MeasuredRun {

@@ -39,6 +39,7 @@ struct DispatchRow {
   /// What pipelines lose here against the best measured, in 0.01 %, by chain key; captured: at the
   /// worst of the shapes.
   std::map<std::string, uint16_t> losses = {};
+  bool among_siblings = false;  ///< only what was good on siblings raced on the shape
 };
 
 struct VariantAbi {

@@ -52,6 +52,7 @@ json row_json(const DispatchRow& row, const Numbers& numbers, bool contexts) {
               {"run", row.run},
               {"date", row.date}};
   if (contexts) {
+    if (row.among_siblings) result["raced"] = "siblings";
     result["rule"] = row.rule;
     result["tie_set"] = row.tie_set;
     return result;

@@ -3,6 +3,7 @@
 #include "tuner/plan.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +12,7 @@
 #include <tuple>
 
 #include "tuner/diagnostic.h"
+#include "tuner/shape_kind.h"
 
 namespace muse::tuner {
 namespace {
@@ -75,12 +77,32 @@ tl::expected<Chain, std::string> base_of(const Spec& spec, const Registry& regis
   return chain;
 }
 
+/// The shapes that a filter has kept, where none has lost its siblings.
+tl::expected<std::vector<ShapeEntry>, std::string> with_siblings(const Spec& spec,
+                                                                 const Filter& filter,
+                                                                 std::vector<ShapeEntry> kept) {
+  constexpr size_t kNamed = 3;
+  const std::vector<ShapeEntry> alone = without_siblings(kept);
+  if (alone.empty()) return kept;
+  std::vector<std::string> siblings;
+  for (const ShapeEntry& entry : spec.shapes)
+    if (entry.race == RaceAmong::kAll && kind(entry.shape) == kind(alone.front().shape))
+      siblings.push_back(key(entry.shape));
+  return Failure(fmt::format(
+      "--shape {} keeps {}, where only what was good on its siblings races, and none of these; "
+      "take a glob that keeps some of them, too: {}{}",
+      in_quotes(filter.shape_glob), key(alone.front().shape),
+      fmt::join(siblings.begin(),
+                siblings.begin() + static_cast<ptrdiff_t>(std::min(siblings.size(), kNamed)), ", "),
+      siblings.size() > kNamed ? ", ..." : ""));
+}
+
 tl::expected<std::vector<ShapeEntry>, std::string> filtered_shapes(const Spec& spec,
                                                                    const Filter& filter) {
   std::vector<ShapeEntry> kept;
   for (const ShapeEntry& entry : spec.shapes)
     if (matches(filter.shape_glob, key(entry.shape))) kept.push_back(entry);
-  if (!kept.empty()) return kept;
+  if (!kept.empty()) return with_siblings(spec, filter, std::move(kept));
   const std::string example =
       spec.shapes.empty() ? "" : fmt::format(", such as {}", key(spec.shapes.front().shape));
   return Failure(
@@ -193,8 +215,12 @@ std::string skip_reason(const Choice& choice, const Problem& problem, const Devi
 }
 
 /// Sets action and reason of an item that nothing rules out.
-void decide(PlanItem& item, const Shape& shape, const Known& known) {
-  const auto outcome = known ? known(item.candidate, shape, item.regime) : std::nullopt;
+void decide(PlanItem& item, const ShapeEntry& entry, const Known& known) {
+  if (entry.race == RaceAmong::kSiblings) {
+    item.reason = kAmongSiblings;
+    return;
+  }
+  const auto outcome = known ? known(item.candidate, entry.shape, item.regime) : std::nullopt;
   if (outcome && is_final(*outcome)) {
     item.action = Action::kReuse;
     item.reason = name(*outcome);
@@ -280,6 +306,10 @@ std::string_view name(Action action) {
   return "";
 }
 
+bool may_run(const PlanItem& item) {
+  return item.action != Action::kSkip || item.reason == kAmongSiblings;
+}
+
 tl::expected<Plan, std::string> make_plan(const Spec& spec, const Registry& registry,
                                           const DeviceClass& device, const Filter& filter,
                                           const Known& known) {
@@ -296,12 +326,12 @@ tl::expected<Plan, std::string> make_plan(const Spec& spec, const Registry& regi
   const auto kept = choices(spec, *variants, plan.base, filter);
   if (!kept) return Failure(kept.error());
   for (size_t i = 0; i < plan.shapes.size(); ++i) {
-    const Shape& shape = plan.shapes[i].shape;
+    const Problem& problem = plan.shapes[i].shape.problem;
     for (const auto& entry : *kept) {
-      const std::string skip = skip_reason(entry.second, shape.problem, device);
+      const std::string skip = skip_reason(entry.second, problem, device);
       for (const profiler::Regime regime : spec.measure.regimes) {
         PlanItem item{entry.second.candidate, i, regime, Action::kSkip, skip};
-        if (skip.empty()) decide(item, shape, known);
+        if (skip.empty()) decide(item, plan.shapes[i], known);
         plan.items.push_back(std::move(item));
       }
     }

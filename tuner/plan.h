@@ -27,14 +27,20 @@ std::string_view name(Action action);
 
 inline constexpr const char* kNew = "new";
 inline constexpr const char* kUnfinished = "unfinished";
+inline constexpr const char* kAmongSiblings =
+    "only the base and what was good on its siblings race here";
 
 struct PlanItem {
   Candidate candidate;
   size_t shape = 0;  ///< index into Plan::shapes
   profiler::Regime regime = profiler::Regime::kCold;
   Action action = Action::kMeasure;
-  std::string reason;  ///< measure: kNew or kUnfinished; reuse: the stored outcome; skip: why
+  /// measure: kNew or kUnfinished; reuse: the stored outcome; skip: kAmongSiblings or why it
+  /// cannot.
+  std::string reason;
 };
+/// Alone, or where that is skipped in a pipeline that was good on siblings.
+bool may_run(const PlanItem& item);
 
 struct Plan {
   std::vector<ShapeEntry> shapes;  ///< those the filter keeps
@@ -48,9 +54,10 @@ using Known =
     std::function<std::optional<Outcome>(const Candidate&, const Shape&, profiler::Regime)>;
 
 /// Variants of other targets have no items; one whose space the config empties has an item with its
-/// default configuration, skipped. Errors (exit 2): a filter that keeps nothing, a base that is
-/// unknown, does not join, does not cover the step or is for another target, a config whose
-/// variants have none for this target.
+/// default configuration, skipped. Errors (exit 2): a filter that keeps nothing, or a shape that
+/// races among siblings and none of them where all race; a base that is unknown, does not join,
+/// does not cover the step or is for another target, a config whose variants have none for this
+/// target.
 tl::expected<Plan, std::string> make_plan(const Spec& spec, const Registry& registry,
                                           const DeviceClass& device, const Filter& filter,
                                           const Known& known);

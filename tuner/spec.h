@@ -18,11 +18,21 @@
 
 namespace muse::tuner {
 
+/// Who races on a shape.
+enum class RaceAmong : uint8_t {
+  kAll,       ///< every candidate of each span, then pipelines of the best
+  kSiblings,  ///< pipelines that were good on siblings where all race, and the base
+};
+
 struct ShapeEntry {
   Shape shape;
   double weight = 1;
   Mark mark;  ///< of the entry it was expanded from
+  RaceAmong race = RaceAmong::kAll;
+  Mark race_mark;  ///< of the value of `race`, where it is given
 };
+/// Those that race among siblings and have none among these where all race.
+std::vector<ShapeEntry> without_siblings(const std::vector<ShapeEntry>& entries);
 
 struct TunableOverride {
   std::string glob;  ///< of variant names
@@ -74,7 +84,8 @@ struct Spec {
   std::string hash;                              ///< of the text
   std::optional<std::vector<std::string>> base;  ///< candidate keys as written
   Mark base_mark;                                ///< of the list, where there is one
-  std::vector<ShapeEntry> shapes;                ///< expanded, in file order, each once
+  /// Expanded, in file order, each once; none without siblings.
+  std::vector<ShapeEntry> shapes;
   VariantRules variants;
   PipelineRules pipelines;
   MeasureRules measure;

@@ -30,7 +30,7 @@ const std::vector<LevelKeys>& levels() {
        "an entry of shapes",
        {"batch", "q_len", "num_q_heads", "num_kv_heads", "head_dim", "page_size", "window",
         "rope_theta", "qk_scale_factor", "sm_scale", "kv_scale", "context", "max_context",
-        "page_order", "pool_bytes", "lengths", "weight"}},
+        "page_order", "pool_bytes", "lengths", "weight", "race"}},
       {Level::kLengths,
        "lengths",
        {"profile", "context", "mean", "sigma", "rest", "values", "seed"}},

@@ -7,8 +7,12 @@
 #include <cctype>
 #include <cstdint>
 #include <map>
+#include <set>
+#include <tuple>
+#include <utility>
 #include <variant>
 
+#include "tuner/shape_kind.h"
 #include "tuner/spec_reader.h"
 
 namespace muse::tuner {
@@ -74,6 +78,11 @@ const std::array<std::pair<std::string_view, PageOrder>, 4> kPageOrders{{
     {"reversed", PageOrder::kReversed},
     {"random", PageOrder::kRandom},
     {"stride_b", PageOrder::kStrideB},
+}};
+
+const std::array<std::pair<std::string_view, RaceAmong>, 2> kRaces{{
+    {"all", RaceAmong::kAll},
+    {"siblings", RaceAmong::kSiblings},
 }};
 
 using Setter = std::function<void(Shape&)>;
@@ -177,16 +186,19 @@ class Expander {
   void add(const YamlNode& entry) {
     const Section section(entry, Level::kShape, log_);
     if (entry.kind != NodeKind::kMap) return;
-    Shape shape = defaults_;
-    read_length_keys(section, shape.lengths);
-    double weight = 1;
+    ShapeEntry first{.shape = defaults_, .mark = entry.mark};
+    read_length_keys(section, first.shape.lengths);
     if (const YamlNode* value = section.find("weight"))
-      weight = read_number(*value, "weight", {0, 1e6, true}, log_).value_or(1);
+      first.weight = read_number(*value, "weight", {0, 1e6, true}, log_).value_or(1);
+    if (const YamlNode* value = section.find("race")) {
+      first.race_mark = value->mark;
+      first.race = read_choice<RaceAmong>(*value, "race", kRaces, log_).value_or(RaceAmong::kAll);
+    }
     const bool batched = section.require("batch") != nullptr;
     const bool stepped = section.require("q_len") != nullptr;
     const auto grid = read_grid(section);
     if (!grid || !batched || !stepped || broken_) return;
-    expand(entry, *grid, shape, weight);
+    expand(entry, *grid, first);
   }
 
   std::vector<ShapeEntry> take() { return std::move(entries_); }
@@ -225,7 +237,7 @@ class Expander {
     return grid;
   }
 
-  void expand(const YamlNode& entry, const Grid& grid, const Shape& base, double weight) {
+  void expand(const YamlNode& entry, const Grid& grid, const ShapeEntry& first) {
     size_t count = 1;
     for (const auto& values : grid)
       if (__builtin_mul_overflow(count, values.size(), &count)) count = SIZE_MAX;
@@ -236,24 +248,24 @@ class Expander {
     }
     expanded_ += count;
     for (size_t number = 0; number < count; ++number) {
-      Shape shape = base;
+      ShapeEntry one = first;
       size_t rest = number;
       for (auto values = grid.rbegin(); values != grid.rend(); ++values) {
-        (*values)[rest % values->size()](shape);
+        (*values)[rest % values->size()](one.shape);
         rest /= values->size();
       }
-      keep(entry, shape, weight);
+      keep(entry, std::move(one));
     }
   }
 
-  void keep(const YamlNode& entry, Shape& shape, double weight) {
-    if (const std::string reason = complete(shape); !reason.empty()) {
+  void keep(const YamlNode& entry, ShapeEntry one) {
+    if (const std::string reason = complete(one.shape); !reason.empty()) {
       log_.error(mark_of_reason(entry, reason), reason);
       return;
     }
-    const auto [first, fresh] = seen_.emplace(key(shape), entry.mark);
+    const auto [first, fresh] = seen_.emplace(key(one.shape), entry.mark);
     if (fresh) {
-      entries_.push_back({shape, weight, entry.mark});
+      entries_.push_back(std::move(one));
     } else {
       log_.error(entry.mark, fmt::format("shape {} is given at {}:{} already", first->first,
                                          first->second.line, first->second.column));
@@ -268,7 +280,30 @@ class Expander {
   std::map<std::string, Mark> seen_;
 };
 
+/// Tells of each entry and kind of shape once.
+void check_siblings(const std::vector<ShapeEntry>& entries, DiagnosticLog& log) {
+  std::set<std::tuple<int, int, ShapeKind>> told;
+  for (const ShapeEntry& one : without_siblings(entries)) {
+    if (!told.emplace(one.race_mark.line, one.race_mark.column, kind(one.shape)).second) continue;
+    log.error(one.race_mark,
+              fmt::format("race: siblings, but no shape with race: all has the structure and q_len "
+                          "of {}; add one, or leave race out here",
+                          key(one.shape)));
+  }
+}
+
 }  // namespace
+
+std::vector<ShapeEntry> without_siblings(const std::vector<ShapeEntry>& entries) {
+  std::set<ShapeKind> kinds;
+  for (const ShapeEntry& entry : entries)
+    if (entry.race == RaceAmong::kAll) kinds.insert(kind(entry.shape));
+  std::vector<ShapeEntry> alone;
+  for (const ShapeEntry& entry : entries)
+    if (entry.race == RaceAmong::kSiblings && !kinds.contains(kind(entry.shape)))
+      alone.push_back(entry);
+  return alone;
+}
 
 std::vector<ShapeEntry> read_shapes(const YamlNode* defaults, const YamlNode& shapes,
                                     DiagnosticLog& log) {
@@ -276,8 +311,11 @@ std::vector<ShapeEntry> read_shapes(const YamlNode* defaults, const YamlNode& sh
   if (!expect(shapes, NodeKind::kList, "shapes", log)) return {};
   if (shapes.items.empty()) log.error(shapes.mark, "shapes: the list is empty");
   Expander expander(base, log);
+  const size_t before = log.size();
   for (const YamlNode& entry : shapes.items) expander.add(entry);
-  return expander.take();
+  std::vector<ShapeEntry> entries = expander.take();
+  if (log.size() == before) check_siblings(entries, log);  // a faulty entry may be what lacks
+  return entries;
 }
 
 }  // namespace muse::tuner

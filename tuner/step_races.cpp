@@ -118,6 +118,18 @@ std::optional<Winner> StepRaces::settle(size_t shape, profiler::Regime regime,
   return settled->winner;
 }
 
+std::optional<Winner> StepRaces::settle_among_siblings(size_t shape, profiler::Regime regime) {
+  const RaceGroup group = this->group(shape, regime);
+  const std::vector<Candidate> candidates = candidates_(shape, regime);
+  std::vector<Chain> chains = siblings_.chains(group.shape, regime);
+  std::erase_if(
+      chains, [&](const Chain& chain) { return !can_run(chain, group.shape.problem, candidates); });
+  add_answers(group, candidates, chains);
+  const std::optional<Settled> settled = settler_.settle(group, chains, plan_.base, {});
+  if (!settled) return std::nullopt;
+  return settled->winner;
+}
+
 Chain StepRaces::chain_of(const db::TrialRow& trial) const {
   const std::string text = records_.store().candidate(trial.key.candidate_id).key;
   const auto chain = Registry::global().parse_chain(text);

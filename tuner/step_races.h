@@ -28,7 +28,7 @@ std::vector<LeftOut> left_out(const Incumbent& incumbent, const Plan& plan, cons
 
 class StepRaces {
  public:
-  /// All that may run on a shape of the plan.
+  /// All that may run on a shape of the plan, alone or in a pipeline.
   using Candidates = std::function<std::vector<Candidate>(size_t shape, profiler::Regime)>;
   StepRaces(const Plan& plan, const Spec& spec, const Hello& hello,
             const std::vector<Incumbent>& incumbents, Records& records, Settler& settler,
@@ -46,6 +46,11 @@ class StepRaces {
   /// stopped.
   std::optional<Winner> settle(size_t shape, profiler::Regime regime, const Shortlist& best);
 
+  /// Decides the whole step of a shape where siblings alone race: what was good on them and can run
+  /// here, what the incumbents answer, and the base. Once all others are settled. nullopt where the
+  /// work was stopped.
+  std::optional<Winner> settle_among_siblings(size_t shape, profiler::Regime regime);
+
   /// A trial as it was after the first race.
   struct Counted {
     Outcome outcome;
@@ -57,9 +62,9 @@ class StepRaces {
     std::optional<Winner> winner;       ///< none where the work was stopped
     std::map<db::Id, Counted> counted;  ///< the trials that were in it before
   };
-  /// Once all shapes are settled: races what was good on siblings where it has not raced and can
-  /// run, against those that cannot be told from the winner there. Asks `before` each shape whether
-  /// to go on.
+  /// Once all shapes are settled where all race: races what was good on siblings where it has not
+  /// raced and can run, against those that cannot be told from the winner there. Asks `before` each
+  /// shape whether to go on.
   void race_siblings(const std::function<bool()>& before,
                      const std::function<void(const Again&)>& settled);
 

@@ -43,6 +43,9 @@ std::string total_cost(const std::string& before, const MeasuringCost& cost) {
   return total.dump();
 }
 
+/// What the progress calls a shape where siblings alone race.
+constexpr const char* kSiblingsAlone = "siblings alone";
+
 Stage before(Stage stage) { return static_cast<Stage>(static_cast<int>(stage) - 1); }
 
 class Sweeper {
@@ -82,7 +85,9 @@ class Sweeper {
                               const std::vector<Candidate>& candidates) const;
   void count_trials(const std::map<db::Id, StepRaces::Counted>& counted = {});
   void sweep_shape(size_t shape, profiler::Regime regime);
+  bool races_all(size_t shape) const { return plan_.shapes[shape].race == RaceAmong::kAll; }
   void race_siblings();
+  void settle_among_siblings();
   bool sweep_span(const RaceGroup& group, const std::vector<Candidate>& candidates,
                   Shortlist& best);
 
@@ -97,6 +102,7 @@ class Sweeper {
   Settler settler_;
   StepRaces steps_;
   std::vector<size_t> step_winners_;  ///< of each step its place in result_.winners
+  std::set<std::string> measured_;    ///< candidates that some shape measures: what is compiled
   SweepResult result_;
   Pace pace_;
   bool calibrated_ = false;
@@ -157,10 +163,13 @@ void Sweeper::store_skipped(size_t shape, profiler::Regime regime) {
   });
 }
 
+// Where siblings alone race, what none of the other shapes measures has no machine code.
 std::vector<Candidate> Sweeper::planned(size_t shape, profiler::Regime regime) const {
   std::vector<Candidate> candidates;
   for (const PlanItem& item : items(shape, regime)) {
-    if (item.action != Action::kSkip && !options_.not_compiled.contains(key(item.candidate))) {
+    if (!may_run(item)) continue;
+    const std::string text = key(item.candidate);
+    if (measured_.contains(text) && !options_.not_compiled.contains(text)) {
       candidates.push_back(item.candidate);
     }
   }
@@ -315,6 +324,11 @@ void Sweeper::sweep_shape(size_t shape, profiler::Regime regime) {
 void Sweeper::race_siblings() {
   constexpr const char* kPart = "siblings";
   for (size_t i = 0; i < step_winners_.size(); ++i) pace_.expect(kPart);
+  for (size_t shape = 0; shape < plan_.shapes.size(); ++shape) {
+    for (size_t i = 0; !races_all(shape) && i < spec_.measure.regimes.size(); ++i) {
+      pace_.expect(kSiblingsAlone);
+    }
+  }
   const auto before = [this] {
     calibrated_ = false;
     pace_.begin(kPart, progress_.elapsed_s());
@@ -324,6 +338,24 @@ void Sweeper::race_siblings() {
     if (again.winner) result_.winners[step_winners_[again.step]] = *again.winner;
     count_trials(again.counted);
   });
+}
+
+// Whose siblings have not all been decided waits for another run: what was good on them is not
+// known.
+void Sweeper::settle_among_siblings() {
+  for (size_t shape = 0; shape < plan_.shapes.size(); ++shape) {
+    if (races_all(shape)) continue;
+    for (const profiler::Regime regime : spec_.measure.regimes) {
+      if (stopped()) return;
+      calibrated_ = false;
+      pace_.begin(kSiblingsAlone, progress_.elapsed_s());
+      if (const auto winner = steps_.settle_among_siblings(shape, regime)) {
+        result_.winners.push_back(*winner);
+      }
+      pace_.end(progress_.elapsed_s());
+      count_trials();
+    }
+  }
 }
 
 // Trials belong to one shape and regime: once that is done, their numbers are all that is kept.
@@ -358,18 +390,22 @@ SweepResult Sweeper::run() {
   runner_.tick = [this] { show_progress(); };
   runner_.on_busy_host = [this](double load, int cpus) { note_busy_host(load, cpus); };
   runner_.placements = spec_.measure.placements;
+  for (const Candidate& candidate : measured_candidates(plan_)) measured_.insert(key(candidate));
   for (size_t shape = 0; shape < plan_.shapes.size(); ++shape) {
+    if (!races_all(shape)) continue;
     for (const profiler::Regime regime : spec_.measure.regimes) {
       for (const Span span : spans(shape, regime)) pace_.expect(std::string(name(span)));
     }
   }
   for (size_t shape = 0; shape < plan_.shapes.size(); ++shape) {
+    if (!races_all(shape)) continue;
     for (const profiler::Regime regime : spec_.measure.regimes) {
       if (!stopped()) sweep_shape(shape, regime);
       count_trials();
     }
   }
   race_siblings();
+  settle_among_siblings();
   stopped();  // a stop during the last race counts
   result_.cost = runner_.cost();
   result_.cost.wall_s = progress_.elapsed_s() - began_s;

@@ -135,6 +135,45 @@ TEST_F(Sweep, ACandidateMoreRacesAgainstTheTieSetAndOneLessCostsNothing) {
   EXPECT_EQ(removed["rounds"], 0);
 }
 
+TEST_F(Sweep, WhereSiblingsAloneRaceItTakesOneRaceAndEveryCommandTakesIt) {
+  std::string text = kSmall;
+  text.insert(text.find("variants: "),
+              "  - {batch: 3, q_len: 2, window: 0, rope_theta: 0, context: 64, race: siblings}\n");
+  write_file(folder_ / "serving.yaml", text);
+  const auto run = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), MUSE_TUNE);
+    const CommandResult result = fakes::run_command(words, options());
+    EXPECT_EQ(result.exit_code, 0) << words[1] << ": " << result.err;
+    return result.out;
+  };
+  ASSERT_EQ(sweep("serving.yaml", "a.db").exit_code, 0);
+  std::map<std::string, int> races;
+  for (const db::RaceRow& race : open("a.db").races(1)) {
+    if (open("a.db").problem(race.problem_id).key.starts_with("b3_")) ++races[race.span];
+  }
+  EXPECT_EQ(races, (std::map<std::string, int>{{"prepare..gate", 1}}));
+  EXPECT_EQ(json::parse(sweep("serving.yaml", "a.db").out)["measured"], 0);
+  const std::string plan = run({"plan", "serving.yaml", "--target", "host", "--db", "a.db"});
+  EXPECT_NE(plan.find(" only the base and what was good on its siblings race here\n"),
+            std::string::npos);
+  EXPECT_NE(plan.find("\nrace: siblings on 1 of them: pipelines that were good on the others\n"),
+            std::string::npos);
+  run({"emit", "--db", "a.db", "--out", "table"});
+  const json table = json::parse(read_file(folder_ / "table" / "muse_dispatch.json"));
+  for (const json& row : table["entries"]) {
+    EXPECT_EQ(row.contains("raced"), row["key"]["batch"] == 3) << row;
+  }
+  EXPECT_EQ(table["entries"].size(), 3U);
+  run({"replay", "a.db"});
+  EXPECT_NE(run({"explain", "--db", "a.db", "--shape", "b3_*"}).find("chosen"), std::string::npos);
+  EXPECT_NE(run({"report", "--db", "a.db", "--format", "md"}).find("b3_l2_"), std::string::npos);
+  const json judged = json::parse(run({"validate", "serving.yaml", "--target", "host", "--json",
+                                       "--quiet", "--shape", "b3_*", "--variant", "gate/simd"}));
+  int ok = 0;
+  for (const json& one : judged["trials"]) ok += one["outcome"] == "ok" ? 1 : 0;
+  EXPECT_GT(ok, 0) << "every candidate may be judged there";
+}
+
 TEST_F(Sweep, ARaceAmongFewDecidesNothingForAll) {
   // gate/simd is several times faster than gate/scalar, so that the winner is no matter of noise.
   const CommandResult first = sweep("small.yaml", "a.db");

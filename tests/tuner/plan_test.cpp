@@ -177,6 +177,26 @@ TEST_F(PlanTest, AFilterThatKeepsNothingIsAnError) {
   EXPECT_EQ(error(load(), both), "no variant that c.yaml and the filters keep covers attention");
 }
 
+TEST_F(PlanTest, AFilterThatLeavesShapesWithoutTheirSiblingsSaysWhichToAdd) {
+  const auto spec = parse_spec(
+      "schema: 1\nshapes:\n"
+      "  - {batch: [1, 2, 3, 4], q_len: 1, context: 512}\n"
+      "  - {batch: [16, 32], q_len: 1, context: 512, race: siblings}\n"
+      "  - {batch: 64, q_len: 2, context: 512}\n",
+      "c.yaml", registry);
+  ASSERT_TRUE(spec) << spec.error().front().text();
+  const auto shape = [](const char* batch) {
+    return batch + std::string("_l1_h16x2_d64_ps1_w0_rope0_kv1_t512_uniform_random_s1");
+  };
+  EXPECT_EQ(error(*spec, {.shape_glob = "b32_*"}),
+            "--shape 'b32_*' keeps " + shape("b32") +
+                ", where only what was good on its siblings races, and none of these; take a glob "
+                "that keeps some of them, too: " +
+                shape("b1") + ", " + shape("b2") + ", " + shape("b3") + ", ...");
+  for (const char* glob : {"b*2_*", "b4_*", "b64_*", ""})
+    EXPECT_EQ(error(*spec, {.shape_glob = glob}), "planned") << glob;
+}
+
 TEST_F(PlanTest, NoVariantForTheTargetIsAnError) {
   EXPECT_EQ(error(load("variants: {include: [attention/mma]}\n")),
             "none of the variants it includes is for target host; take --target or another config");

@@ -418,15 +418,16 @@ TEST(Spec, TellsAllFaultsAtOnceInOrderAndEachOnce) {
   const std::string errors = errors_of(
       "schema: 2\nshapes:\n  - {batch: 0, q_len: 1, context: 9, colour: red}\n"
       "measure: {seed: x, tie_pct: ~}\npipelines: {topk: 1}\n");
-  EXPECT_EQ(errors,
-            "c.yaml:1:9: schema 2 is unknown; this version reads schema 1\n"
-            "c.yaml:3:13: batch: '0' is out of range; allowed: 1 to 4096\n"
-            "c.yaml:3:38: unknown key 'colour' in an entry of shapes; valid: batch, q_len, "
-            "num_q_heads, num_kv_heads, head_dim, page_size, window, rope_theta, qk_scale_factor, "
-            "sm_scale, kv_scale, context, max_context, page_order, pool_bytes, lengths or weight\n"
-            "c.yaml:4:17: seed: 'x' is not an integer\n"
-            "c.yaml:4:29: tie_pct: expected a scalar, got null\n"
-            "c.yaml:5:13: unknown key 'topk'; did you mean 'top_k'?\n");
+  EXPECT_EQ(
+      errors,
+      "c.yaml:1:9: schema 2 is unknown; this version reads schema 1\n"
+      "c.yaml:3:13: batch: '0' is out of range; allowed: 1 to 4096\n"
+      "c.yaml:3:38: unknown key 'colour' in an entry of shapes; valid: batch, q_len, "
+      "num_q_heads, num_kv_heads, head_dim, page_size, window, rope_theta, qk_scale_factor, "
+      "sm_scale, kv_scale, context, max_context, page_order, pool_bytes, lengths, weight or race\n"
+      "c.yaml:4:17: seed: 'x' is not an integer\n"
+      "c.yaml:4:29: tie_pct: expected a scalar, got null\n"
+      "c.yaml:5:13: unknown key 'topk'; did you mean 'top_k'?\n");
 }
 
 TEST(Spec, AnswersOneCommaAtOnce) {

@@ -337,6 +337,7 @@ ExitCode run(const Options& options) {
   table.toolkit = of_run.toolkit;
   fill_rows(table, of_run.shapes, allowed(options, of_run.shapes, table.base));
   fill_losses(table, of_run.shapes, !options.limited());
+  tell_races(table, spec);
   std::vector<Chain> chains;
   for (const std::string& name : named_pipelines(table)) chains.push_back(parse_chain(name));
   const std::vector<std::string> changed = add_variants(table, chains, of_run.code_hashes);

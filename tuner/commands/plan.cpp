@@ -103,11 +103,18 @@ void print_plan(const Plan& plan, const SearchRules& search, bool json) {
     return;
   }
   print(format_table(rows));
-  print(
-      fmt::format("\n{} shapes: {} to measure, {} to reuse, {} to skip; then pipelines of the best "
-                  "of each span\nbase: {}\n",
-                  plan.shapes.size(), counts[Action::kMeasure], counts[Action::kReuse],
-                  counts[Action::kSkip], key(plan.base)));
+  print(fmt::format(
+      "\n{} shapes: {} to measure, {} to reuse, {} to skip; then pipelines of the best "
+      "of each span\n",
+      plan.shapes.size(), counts[Action::kMeasure], counts[Action::kReuse], counts[Action::kSkip]));
+  const auto among_siblings =
+      std::count_if(plan.shapes.begin(), plan.shapes.end(),
+                    [](const ShapeEntry& entry) { return entry.race == RaceAmong::kSiblings; });
+  if (among_siblings > 0) {
+    print(fmt::format("race: siblings on {} of them: pipelines that were good on the others\n",
+                      among_siblings));
+  }
+  print(fmt::format("base: {}\n", key(plan.base)));
   if (search.kind == SearchKind::kExhaustive) return;
   print(fmt::format(
       "search: {}, {:g} % of what is to measure in each span of {} candidates or more\n",

@@ -63,7 +63,8 @@ Verdict judge(Supervisor& supervisor, const PlanItem& item, const Shape& shape, 
 }
 
 ExitCode run(const Options& options) {
-  const Spec spec = load_config(options.config);
+  Spec spec = load_config(options.config);
+  for (ShapeEntry& entry : spec.shapes) entry.race = RaceAmong::kAll;  // nothing races
   const TargetAtHand target = resolve_target(options.target);
   const Known nothing_known = [](const auto&...) { return std::optional<Outcome>(); };
   const auto plan =
