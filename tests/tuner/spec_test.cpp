@@ -13,8 +13,10 @@
 #include <random>
 #include <set>
 #include <sstream>
+#include <tuple>
 
 #include "tests/tuner/fake_registry.h"
+#include "tuner/emit.h"
 
 namespace muse::tuner {
 namespace {
@@ -655,11 +657,6 @@ TEST(ShippedConfigs, HaveTheShapesTheyPromise) {
   };
   EXPECT_EQ(keys("h200.yaml"), grid({1, 8, 32, 128}, {4096, 32768}));
   EXPECT_EQ(keys("heldout.yaml"), grid({2, 4, 16, 64}, {8192, 16384}));
-  std::set<std::string> both = keys("h200.yaml");
-  both.merge(keys("heldout.yaml"));
-  EXPECT_EQ(keys("dense.yaml"), both);
-  EXPECT_EQ(keys("between.yaml").size(), 24u);
-  for (const std::string& one : keys("between.yaml")) EXPECT_FALSE(both.contains(one)) << one;
   EXPECT_EQ(keys("quick.yaml").size(), 4u);
   const std::set<std::string> decode = keys("decode.yaml");
   EXPECT_EQ(decode.size(), 38u);
@@ -673,6 +670,42 @@ TEST(ShippedConfigs, HaveTheShapesTheyPromise) {
     EXPECT_TRUE(decode.contains(key(paged))) << key(paged);
   }
   EXPECT_GE(keys("ragged.yaml").size(), 10u);
+}
+
+TEST(ShippedConfigs, ServingHasEveryBatchAndBetweenNoKeyOfIt) {
+  const auto entries = [](const char* file) {
+    const auto spec = load_spec(fs::path(MUSE_SOURCE_DIR) / "configs" / file, Registry::global());
+    return spec ? spec->shapes : std::vector<ShapeEntry>{};
+  };
+  // What a lookup finds a row by.
+  using Row = std::tuple<int64_t, int64_t, int64_t, int64_t>;
+  const auto row = [](const Shape& shape) {
+    const dispatch::Key k = dispatch_key(shape, true);
+    return Row{k.window, k.q_len, k.batch, k.context};
+  };
+  std::set<std::string> all, tuned;
+  for (const ShapeEntry& entry : entries("h200.yaml")) tuned.insert(key(entry.shape));
+  std::set<Row> rows;
+  const std::vector<ShapeEntry> serving = entries("serving.yaml");
+  for (const ShapeEntry& entry : serving) {
+    if (entry.race == RaceAmong::kAll) all.insert(key(entry.shape));
+    rows.insert(row(entry.shape));
+  }
+  EXPECT_EQ(all, tuned);
+  EXPECT_EQ(serving.size(), tuned.size() + 104);
+  std::set<Row> expected;
+  for (const int64_t q_len : {1, 8})
+    for (const int64_t batch : {1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64, 96, 128}) {
+      expected.emplace(2048, q_len, batch, 2048 + q_len - 1);
+      for (const int64_t context : {4096, 12288, 32768}) expected.emplace(0, q_len, batch, context);
+    }
+  EXPECT_EQ(rows, expected);
+  const std::vector<ShapeEntry> between = entries("between.yaml");
+  EXPECT_EQ(between.size(), 32u);
+  for (const ShapeEntry& entry : between) {
+    EXPECT_EQ(entry.race, RaceAmong::kAll);
+    EXPECT_FALSE(rows.contains(row(entry.shape))) << key(entry.shape);
+  }
 }
 
 /// One small change to a text.
