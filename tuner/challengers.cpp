@@ -58,10 +58,13 @@ void Siblings::add(const Shape& shape, profiler::Regime regime, const CloseRace&
   if (race.winner.empty()) return;
   Good& good = good_[{regime, kind(shape)}];
   good.winners.emplace(key(race.winner), race.winner);
+  std::set<std::string> known;
   for (const Chain& chain : race.close) {
-    Form& form = good.forms[after_prepare(chain)][key(chain)];
+    const std::string behind = after_prepare(chain);
+    Form& form = good.forms[behind][key(chain)];
     form.chain = chain;
     ++form.close;
+    if (known.insert(behind).second) ++form.ahead;
   }
 }
 
@@ -70,9 +73,11 @@ std::vector<Chain> Siblings::chains(const Shape& shape, profiler::Regime regime)
   if (found == good_.end()) return {};
   std::map<std::string, Chain> by_key = found->second.winners;
   for (const auto& [unused, forms] : found->second.forms) {
-    const auto& [text, form] = *std::max_element(
-        forms.begin(), forms.end(),
-        [](const auto& a, const auto& b) { return a.second.close < b.second.close; });
+    const auto& [text, form] =
+        *std::max_element(forms.begin(), forms.end(), [](const auto& a, const auto& b) {
+          return std::pair(a.second.close, a.second.ahead) <
+                 std::pair(b.second.close, b.second.ahead);
+        });
     by_key.emplace(text, form.chain);
   }
   std::vector<Chain> chains;

@@ -33,14 +33,14 @@ class Siblings {
   void add(const Shape& shape, profiler::Regime regime, const CloseRace& race);
   /// What was good on the shape or its siblings, each once, by key: every winner as it is, and of
   /// pipelines that differ in their prepare or in how they are launched alone the one that was
-  /// close most often. So whatever came close somewhere behind its prepare has been measured on
-  /// every shape in one and the same form.
+  /// close most often; of equals the one that was ahead of the others most often. So whatever came
+  /// close somewhere behind its prepare has been measured on every shape in one and the same form.
   std::vector<Chain> chains(const Shape& shape, profiler::Regime regime) const;
 
  private:
   struct Form {
     Chain chain;
-    int close = 0;  ///< on so many shapes
+    int close = 0, ahead = 0;  ///< on so many shapes; of the other forms
   };
   struct Good {
     std::map<std::string, Chain> winners;                      ///< by key

@@ -81,7 +81,10 @@ TEST(Siblings, OfThoseThatDifferInTheirPrepareAloneTheOneThatWasCloseMostOftenRa
   EXPECT_EQ(siblings.chains(shape(8, 4096), kCold), (std::vector<Chain>{kA, kAlsoLikeB}));
   siblings.add(shape(4, 4096), kCold, race({kA, kLikeB}));
   EXPECT_EQ(siblings.chains(shape(8, 4096), kCold), (std::vector<Chain>{kA, kLikeB}))
-      << "as often as the other one: by key";
+      << "as often as the other one, and as often ahead: by key";
+  siblings.add(shape(16, 4096), kCold, race({kA, kAlsoLikeB, kLikeB}));
+  EXPECT_EQ(siblings.chains(shape(8, 4096), kCold), (std::vector<Chain>{kA, kAlsoLikeB}))
+      << "more often ahead";
 }
 
 TEST(Siblings, EveryWinnerRacesAsItIsWhateverStandsForIt) {
