@@ -109,7 +109,8 @@ std::vector<Constraint> constraints() {
       {.expr = "fill == 0 || (splits == 64 && ticket == 1)",
        .reason = "as many splits as fill the chip: whatever they are, a ticket merges them"},
       {.expr = "fill == 0 || (fill == 1 && cluster == 1) || "
-               "(fill == 2 && cluster >= 8 && heads_per_cta == 2 && warps_per_sm == 8)",
+               "(fill == 2 && cluster >= 8 && heads_per_cta == 2 && warps_per_sm == 8 && "
+               "(cluster == 8 || warps == 8))",
        .reason = "clusters that fill the chip find no room, unless their walks are long"},
       {.expr = "partial_bf16 == 0 || splits >= 32",
        .reason = "few partials are few bytes, whatever their type"}};
