@@ -197,7 +197,8 @@ void append(const Sampled& round, db::Id trial, std::vector<double>& samples) {
 
 /// A trial's time as it would be beside the choice: by its ratio to the base, which ran in the same
 /// rounds, so that clocks that moved between rounds or races neither help nor hurt it. As it was
-/// measured where the base has no sample there. nullopt without a sample of its own.
+/// measured where the base has no sample there, or no time beside the choice. nullopt without a
+/// sample of its own.
 std::optional<MeasuredTime> time_beside_choice(const std::vector<Sampled>& rounds, db::Id trial,
                                                const db::SelectionRow& selection, double step_ns) {
   std::vector<double> own, base;
@@ -209,7 +210,8 @@ std::optional<MeasuredTime> time_beside_choice(const std::vector<Sampled>& round
   if (own.empty()) return std::nullopt;
   const profiler::Interval interval =
       profiler::median_interval(own, {.confidence = 0.95, .least_half_width = step_ns});
-  const double scale = base.empty() ? 1 : selection.base_median_ns / profiler::median(base);
+  const bool known = !base.empty() && selection.base_median_ns > 0;
+  const double scale = known ? selection.base_median_ns / profiler::median(base) : 1;
   return MeasuredTime{scale * profiler::median(own), scale * interval.low, scale * interval.high};
 }
 

@@ -463,6 +463,15 @@ TEST_F(StoredRun, TimesOfOtherRacesAreBesideTheChoiceByTheBase) {
   EXPECT_NEAR(time.high_ns, 1006, 1);
 }
 
+TEST_F(StoredRun, TimesAreAsMeasuredWhereTheBaseFailedInTheDecidingRace) {
+  const db::Id fast = trial(kFast, "a+b+c"), base = trial(kBase, "a+b+d+c");
+  race({fast, base});
+  select(fast, base, 0);
+  const MeasuredShape one = measured_run(store_, run_, "cold").shapes.front();
+  EXPECT_EQ(one.times.at(kFast).median_ns, 1003.5);
+  EXPECT_EQ(one.times.at(kBase).median_ns, 2004) << "not 0";
+}
+
 TEST_F(StoredRun, ATableIsOfTheSourcesThatWereMeasuredAndSaysWhereTheyChanged) {
   const auto hash = [](const std::string& chain) {
     std::string hashes = code_hash(Registry::global().parse_chain(chain).value());

@@ -94,7 +94,7 @@ class StoredSweep {
     }
     store_.finish_race(race, "complete");
   }
-  void select(db::Id trial, db::Id base = 0) {
+  void select(db::Id trial, db::Id base = 0, double base_median_ns = 2004) {
     store_.upsert(db::SelectionRow{.run_id = run_.id,
                                    .problem_id = problem_,
                                    .span = std::string(name(kWholeStep)),
@@ -104,7 +104,7 @@ class StoredSweep {
                                    .median_ns = 1003.5,
                                    .low_ns = 1001,
                                    .high_ns = 1006,
-                                   .base_median_ns = 2004,
+                                   .base_median_ns = base_median_ns,
                                    .tie_set = "[\"" + kFast + "\"]",
                                    .rule = "fastest",
                                    .status = "winner"});
