@@ -189,30 +189,45 @@ std::vector<Sampled> good_rounds(const db::Store& store, db::Id race) {
   return rounds;
 }
 
-void append(const Sampled& round, db::Id trial, std::vector<double>& samples) {
-  const auto found = round.find(trial);
-  if (found != round.end())
-    samples.insert(samples.end(), found->second.begin(), found->second.end());
+/// What two trials took in the rounds that have both.
+struct Beside {
+  std::vector<double> own, other;
+};
+Beside beside(const std::vector<Sampled>& rounds, db::Id trial, db::Id other) {
+  Beside samples;
+  for (const Sampled& round : rounds) {
+    const auto mine = round.find(trial), its = round.find(other);
+    if (mine == round.end() || its == round.end()) continue;
+    samples.own.insert(samples.own.end(), mine->second.begin(), mine->second.end());
+    samples.other.insert(samples.other.end(), its->second.begin(), its->second.end());
+  }
+  return samples;
 }
 
-/// A trial's time as it would be beside the choice: by its ratio to the base, which ran in the same
-/// rounds, so that clocks that moved between rounds or races neither help nor hurt it. As it was
-/// measured where the base has no sample there, or no time beside the choice. nullopt without a
+/// A trial's time as it would be beside the choice, so that clocks that moved between rounds or
+/// races neither help nor hurt it. In the race that decided by its ratio to the choice in the
+/// rounds that have both, else by that to the base, else as it was measured. nullopt without a
 /// sample of its own.
 std::optional<MeasuredTime> time_beside_choice(const std::vector<Sampled>& rounds, db::Id trial,
-                                               const db::SelectionRow& selection, double step_ns) {
-  std::vector<double> own, base;
-  for (const Sampled& round : rounds) {
-    if (!round.contains(trial)) continue;
-    append(round, trial, own);
-    append(round, selection.base_trial_id, base);
+                                               const db::SelectionRow& selection, bool decided,
+                                               double step_ns) {
+  const auto time = [&](const std::vector<double>& own, double scale) {
+    const profiler::Interval interval =
+        profiler::median_interval(own, {.confidence = 0.95, .least_half_width = step_ns});
+    return MeasuredTime{scale * profiler::median(own), scale * interval.low, scale * interval.high};
+  };
+  if (decided && trial != selection.base_trial_id) {
+    const Beside choice = beside(rounds, trial, selection.trial_id);
+    if (!choice.own.empty()) {
+      return time(choice.own, selection.median_ns / profiler::median(choice.other));
+    }
   }
-  if (own.empty()) return std::nullopt;
-  const profiler::Interval interval =
-      profiler::median_interval(own, {.confidence = 0.95, .least_half_width = step_ns});
-  const bool known = !base.empty() && selection.base_median_ns > 0;
-  const double scale = known ? selection.base_median_ns / profiler::median(base) : 1;
-  return MeasuredTime{scale * profiler::median(own), scale * interval.low, scale * interval.high};
+  const Beside base = beside(rounds, trial, selection.base_trial_id);
+  if (!base.own.empty() && selection.base_median_ns > 0) {
+    return time(base.own, selection.base_median_ns / profiler::median(base.other));
+  }
+  const std::vector<double> own = beside(rounds, trial, trial).own;
+  return own.empty() ? std::nullopt : std::optional(time(own, 1));
 }
 
 /// The run's choices of whole pipelines by problem.
@@ -241,8 +256,9 @@ std::map<db::Id, std::map<std::string, MeasuredTime>> measured_times(
     const auto race = one.median_ns ? store.last_race(one.trial.id) : std::nullopt;
     if (!race || selection == selections.end()) continue;
     if (!races.contains(*race)) races.emplace(*race, good_rounds(store, *race));
-    const auto time = time_beside_choice(races[*race], one.trial.id, selection->second,
-                                         store.race(*race)->step_ns);
+    const auto time =
+        time_beside_choice(races[*race], one.trial.id, selection->second,
+                           *race == selection->second.race_id, store.race(*race)->step_ns);
     if (!time) continue;
     code_hashes[one.candidate.key] = one.trial.key.code_hash;
     all[one.problem.id][one.candidate.key] = *time;

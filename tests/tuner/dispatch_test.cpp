@@ -463,6 +463,18 @@ TEST_F(StoredRun, TimesOfOtherRacesAreBesideTheChoiceByTheBase) {
   EXPECT_NEAR(time.high_ns, 1006, 1);
 }
 
+TEST_F(StoredRun, TimesOfTheRaceThatDecidedAreBesideTheChoiceByTheRoundsOfBoth) {
+  const db::Id fast = trial(kFast, "a+b+c"), base = trial(kBase, "a+b+d+c");
+  const db::Id other =
+      trial("prepare/scalar + attention/simd:splits=1,tile_kv=64 + gate/scalar", "e");
+  // All twice as slow as what decided, but the base, which says nothing of that.
+  const db::Id race = this->race({fast, base, other}, 2);
+  select(fast, base, 4008, race);
+  const MeasuredShape one = measured_run(store_, run_, "cold").shapes.front();
+  EXPECT_NEAR(one.times.rbegin()->second.median_ns, 3003.5, 1) << "three times as long, not six";
+  EXPECT_NEAR(one.times.at(kBase).median_ns, 4008, 1e-9);
+}
+
 TEST_F(StoredRun, TimesAreAsMeasuredWhereTheBaseFailedInTheDecidingRace) {
   const db::Id fast = trial(kFast, "a+b+c"), base = trial(kBase, "a+b+d+c");
   race({fast, base});

@@ -73,7 +73,7 @@ class StoredSweep {
   }
   /// Eight good rounds, one of which has no sample of the second trial, and a rejected one; every
   /// time `level` times what it is at 1.
-  void race(const std::vector<db::Id>& trials, double level = 1) {
+  db::Id race(const std::vector<db::Id>& trials, double level = 1) {
     const db::Id race = store_.insert(db::RaceRow{.run_id = run_.id,
                                                   .problem_id = problem_,
                                                   .span = std::string(name(kWholeStep)),
@@ -93,8 +93,9 @@ class StoredSweep {
       store_.insert(round);
     }
     store_.finish_race(race, "complete");
+    return race;
   }
-  void select(db::Id trial, db::Id base = 0, double base_median_ns = 2004) {
+  void select(db::Id trial, db::Id base = 0, double base_median_ns = 2004, db::Id race = 0) {
     store_.upsert(db::SelectionRow{.run_id = run_.id,
                                    .problem_id = problem_,
                                    .span = std::string(name(kWholeStep)),
@@ -107,7 +108,8 @@ class StoredSweep {
                                    .base_median_ns = base_median_ns,
                                    .tie_set = "[\"" + kFast + "\"]",
                                    .rule = "fastest",
-                                   .status = "winner"});
+                                   .status = "winner",
+                                   .race_id = race});
   }
 
   /// Raced on the shape in this order, the first of them chosen; each is 1 us slower than the one
